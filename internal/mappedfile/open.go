@@ -35,7 +35,8 @@ type Report struct {
 	Gaps []Gap
 	// Short and Long are the last file when its length is wrong. A short one
 	// reads as zeros in its missing part; a long one has only zeros in its
-	// surplus. Before the first change it gets the right length.
+	// surplus. Before the first change it gets the right length. Files made
+	// ahead, which hold nothing yet, do not count as later ones.
 	Short, Long []Misfit
 }
 
@@ -235,7 +236,12 @@ func inferFileSize(entries []segmentEntry) int64 {
 // odd.
 func checkSegments(fsys vfs.FS, entries []segmentEntry, size int64, rep *Report) error {
 	for i, e := range entries {
-		last := i == len(entries)-1
+		last, err := true, error(nil)
+		if e.size != size {
+			if last, err = nothingIn(fsys, entries[i+1:]); err != nil {
+				return fmt.Errorf("look for content behind %s: %w", e.path, err)
+			}
+		}
 		switch {
 		case e.size == size:
 		case !last || e.size > size+maxSurplus:
@@ -265,4 +271,14 @@ func checkSegments(fsys vfs.FS, entries []segmentEntry, size int64, rep *Report)
 		}
 	}
 	return nil
+}
+
+// nothingIn reports whether the files hold nothing but zeros.
+func nothingIn(fsys vfs.FS, entries []segmentEntry) (bool, error) {
+	for _, e := range entries {
+		if at, err := nonZeroOf(fsys, e.path, 0, e.size); err != nil || at >= 0 {
+			return false, err
+		}
+	}
+	return true, nil
 }
