@@ -136,6 +136,7 @@ func entryOf(fi fs.FileInfo) Entry {
 	e := Entry{Name: fi.Name(), Mode: fi.Mode(), ModTime: fi.ModTime().UnixMilli()}
 	if e.IsRegular() {
 		e.Size = fi.Size()
+		e.Allocated = allocatedOf(fi)
 	}
 	return e
 }

@@ -301,3 +301,18 @@ func BenchmarkReadAt(b *testing.B) {
 		}
 	}
 }
+
+// TestAllocated: what a file occupies is told apart from its length.
+func TestAllocated(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "f")
+	f, err := OS().Create(name)
+	must(t, err)
+	t.Cleanup(func() { f.Close() })
+	must(t, f.Truncate(1<<30))
+	must(t, f.Allocate(0, 64<<10))
+	e, err := OS().Stat(name)
+	must(t, err)
+	if e.Size != 1<<30 || e.Allocated < 64<<10 || e.Allocated > 1<<20 {
+		t.Errorf("64 KiB of a file of 1 GiB are reserved: %+v", e)
+	}
+}

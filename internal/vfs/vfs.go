@@ -75,6 +75,9 @@ type Entry struct {
 	Size    int64  // of a regular file
 	Mode    fs.FileMode
 	ModTime int64 // ms since 1970
+	// Allocated is how much of the disk a regular file occupies, in bytes:
+	// less than Size for a sparse file. Size where the system does not tell.
+	Allocated int64
 }
 
 // IsRegular reports whether the entry is an ordinary file (not a directory,

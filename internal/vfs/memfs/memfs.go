@@ -481,7 +481,7 @@ func (f *FS) Stat(name string) (vfs.Entry, error) {
 }
 
 func (n *node) entry(name string) vfs.Entry {
-	e := vfs.Entry{Name: name, Size: n.size, Mode: 0o644, ModTime: n.modTime}
+	e := vfs.Entry{Name: name, Size: n.size, Mode: 0o644, ModTime: n.modTime, Allocated: n.allocated() * pageSize}
 	if n.dir {
 		e.Mode = fs.ModeDir | 0o755
 	}

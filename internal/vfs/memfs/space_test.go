@@ -52,6 +52,9 @@ func TestCapacity(t *testing.T) {
 	must(t, file.Allocate(2*pageSize, 4*pageSize)) // two are there already
 	u, err := f.DiskUsage("/")
 	must(t, err)
+	if e, err := f.Stat("/f"); err != nil || e.Size != 1<<20 || e.Allocated != 6*pageSize {
+		t.Errorf("stat: %+v, %v", e, err)
+	}
 	if want := (vfs.Usage{Total: 10 * pageSize, Free: 4 * pageSize, Used: 6 * pageSize}); u != want {
 		t.Errorf("usage %+v, want %+v", u, want)
 	}

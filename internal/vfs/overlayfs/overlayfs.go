@@ -466,7 +466,7 @@ func (f *FS) listLocked(n *node) ([]vfs.Entry, error) {
 }
 
 func (n *node) entry(name string) vfs.Entry {
-	e := vfs.Entry{Name: name, Mode: n.mode, ModTime: n.modTime}
+	e := vfs.Entry{Name: name, Mode: n.mode, ModTime: n.modTime} // Allocated: nothing of it is on the disk
 	if e.IsRegular() {
 		e.Size = n.size
 	}
