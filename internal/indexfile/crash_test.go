@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/gantrymq/gantry/internal/vfs"
 	"github.com/gantrymq/gantry/internal/vfs/faultfs"
 	"github.com/gantrymq/gantry/internal/vfs/memfs"
@@ -67,7 +69,7 @@ func (e *env) workload(ps []put, syncEvery int) (run crashRun) {
 func (r crashRun) end() message.PhysicalOffset { return r.puts[len(r.puts)-1].phy + 1 }
 
 // replay puts what Open asks for. The store has records up to end only.
-func replay(t testing.TB, x *Index, ps []put, from message.PhysicalOffset) {
+func replay(t tb, x *Index, ps []put, from message.PhysicalOffset) {
 	t.Helper()
 	for _, p := range ps {
 		if p.phy >= from {
@@ -78,7 +80,7 @@ func replay(t testing.TB, x *Index, ps []put, from message.PhysicalOffset) {
 
 // verifyAfterCrash opens what a crash left and checks that all that was synced
 // is there, that nothing else is found, and that the replay completes it.
-func verifyAfterCrash(t *testing.T, fs vfs.FS, e *env, run crashRun, trusted bool) {
+func verifyAfterCrash(t tb, fs vfs.FS, e *env, run crashRun, trusted bool) {
 	t.Helper()
 	e = newEnv(fs, e.opt.Slots, e.opt.Entries)
 	st := OpenState{LogEnd: run.end()}
@@ -126,6 +128,13 @@ func verifyAfterCrash(t *testing.T, fs vfs.FS, e *env, run crashRun, trusted boo
 	}
 }
 
+// policies are three of all, others for each n: together they see everything,
+// and a test of many crashes stays quick.
+func policies(n int) []memfs.Policy {
+	all := memfs.Policies()
+	return []memfs.Policy{all[n%len(all)], all[(n+4)%len(all)], memfs.LoseRandomPages | memfs.Torn}
+}
+
 // Fault L6: after a crash at any moment, with any of the unsynced pages and
 // sectors lost, all that was indexed before the last Sync is found, nothing
 // wrong is, and the replay restores the rest.
@@ -133,9 +142,9 @@ func TestL6CrashAnywhere(t *testing.T) {
 	for _, g := range []Geometry{{7, 12}, {2500, 300}} {
 		t.Run(fmt.Sprint(g), func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(1, uint64(g.Slots)))
-			n, stride := 60, 1
+			n, stride := 40, 1
 			if g.Entries > 100 {
-				n, stride = 250, 37
+				n, stride = 250, 53
 			}
 			ps := randomPuts(rnd, n)
 			for k := 0; ; k += stride {
@@ -143,17 +152,14 @@ func TestL6CrashAnywhere(t *testing.T) {
 				fs := faultfs.CrashAt(mem, k)
 				e := newEnv(fs, g.Slots, g.Entries)
 				run := e.workload(ps, 7)
-				for i, policy := range memfs.Policies() {
-					if len(run.puts) == 0 || testing.Short() && i%3 != k%3 {
+				for _, policy := range policies(k / stride) {
+					if len(run.puts) == 0 {
 						continue
 					}
 					for _, trusted := range []bool{true, false} {
 						after := mem.CrashClone(policy, int64(k))
 						t.Logf("crash at %d, %v, trusted %v, %d puts, %d synced", k, policy, trusted, len(run.puts), run.synced)
 						verifyAfterCrash(t, after, e, run, trusted)
-						if t.Failed() {
-							t.FailNow()
-						}
 					}
 				}
 				if !fs.Crashed() {
@@ -164,12 +170,37 @@ func TestL6CrashAnywhere(t *testing.T) {
 	}
 }
 
+// The same for random geometries, messages and crashes.
+func TestL6CrashRandom(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		seed := rapid.Int64().Draw(t, "seed")
+		rnd := rand.New(rand.NewPCG(uint64(seed), 1))
+		g := Geometry{1 + rnd.Int32N(60), 2 + rnd.Int32N(60)}
+		if rnd.IntN(2) == 0 {
+			g = Geometry{1 + rnd.Int32N(3000), 2 + rnd.Int32N(400)}
+		}
+		ps := randomPuts(rnd, 20+rnd.IntN(100))
+		mem := memfs.NewCrashable(seed)
+		k := rnd.IntN(600)
+		e := newEnv(faultfs.CrashAt(mem, k), g.Slots, g.Entries)
+		run := e.workload(ps, 1+rnd.IntN(20))
+		if len(run.puts) == 0 {
+			return
+		}
+		policy := rapid.SampledFrom(memfs.Policies()).Draw(t, "policy")
+		for _, trusted := range []bool{true, false} {
+			t.Logf("%v, crash at %d, %v, trusted %v, %d puts, %d synced", g, k, policy, trusted, len(run.puts), run.synced)
+			verifyAfterCrash(t, mem.CrashClone(policy, seed), e, run, trusted)
+		}
+	})
+}
+
 // A crash during the repair itself, at any moment, loses nothing: the next
 // Open finds the same damage or a sound index.
 func TestCrashDuringOpen(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(2, 2))
 	ps := randomPuts(rnd, 60)
-	for round := range int64(12) {
+	for round := range int64(6) {
 		mem := memfs.NewCrashable(round)
 		e := newEnv(faultfs.CrashAt(mem, 150+int(round)*23), 7, 12)
 		run := e.workload(ps, 9+int(round))
@@ -191,7 +222,7 @@ func TestCrashDuringOpen(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				for _, policy := range memfs.Policies() {
+				for _, policy := range policies(k) {
 					t.Logf("round %d, trusted %v, crash of Open at %d, %v", round, trusted, k, policy)
 					verifyAfterCrash(t, again.CrashClone(policy, int64(k)), e, run, trusted)
 				}
@@ -206,8 +237,8 @@ func TestCrashDuringOpen(t *testing.T) {
 // The same for a file of which a part was damaged, with more files behind it.
 func TestCrashDuringRepairOfDamage(t *testing.T) {
 	ps := sequence(0, 40)
-	for _, d := range damages {
-		for _, victim := range []int{0, 3, 7} {
+	for i, d := range damages {
+		for _, victim := range []int{[]int{0, 3, 7}[i%3]} {
 			t.Run(fmt.Sprint(d.name, victim), func(t *testing.T) {
 				mem := memfs.NewCrashable(5)
 				e := newEnv(mem, 5, 12)

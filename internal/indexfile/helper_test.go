@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -23,6 +22,16 @@ const (
 	// start is where the clock of a test begins.
 	start = 1_700_000_000_000
 )
+
+// tb is what tests, benchmarks, fuzz targets and rapid have in common.
+type tb interface {
+	Helper()
+	Error(args ...any)
+	Errorf(format string, args ...any)
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+	Cleanup(func())
+}
 
 // put is one message as the index sees it.
 type put struct {
@@ -68,7 +77,7 @@ func everything(clean bool) OpenState {
 	return OpenState{Clean: clean, LogEnd: math.MaxInt64}
 }
 
-func (e *env) open(t testing.TB, st OpenState) (*Index, message.PhysicalOffset, Report) {
+func (e *env) open(t tb, st OpenState) (*Index, message.PhysicalOffset, Report) {
 	t.Helper()
 	x, from, rep, err := Open(context.Background(), e.opt, st)
 	if err != nil {
@@ -83,7 +92,7 @@ func (e *env) open(t testing.TB, st OpenState) (*Index, message.PhysicalOffset, 
 }
 
 // reopen closes x in order and opens it again with the state of its last sync.
-func (e *env) reopen(t testing.TB, x *Index) (*Index, message.PhysicalOffset, Report) {
+func (e *env) reopen(t tb, x *Index) (*Index, message.PhysicalOffset, Report) {
 	t.Helper()
 	st, err := x.Sync()
 	if err != nil {
@@ -95,7 +104,7 @@ func (e *env) reopen(t testing.TB, x *Index) (*Index, message.PhysicalOffset, Re
 	return e.open(t, OpenState{Trusted: &st, Clean: true, LogEnd: math.MaxInt64})
 }
 
-func mustPut(t testing.TB, x *Index, ps ...put) {
+func mustPut(t tb, x *Index, ps ...put) {
 	t.Helper()
 	for _, p := range ps {
 		if err := x.Put(p.phy, p.time, p.hashes); err != nil {
@@ -104,7 +113,7 @@ func mustPut(t testing.TB, x *Index, ps ...put) {
 	}
 }
 
-func mustSync(t testing.TB, x *Index) State {
+func mustSync(t tb, x *Index) State {
 	t.Helper()
 	st, err := x.Sync()
 	if err != nil {
@@ -113,7 +122,7 @@ func mustSync(t testing.TB, x *Index) State {
 	return st
 }
 
-func lookup(t testing.TB, x *Index, hash int32, begin, end int64) []message.PhysicalOffset {
+func lookup(t tb, x *Index, hash int32, begin, end int64) []message.PhysicalOffset {
 	t.Helper()
 	var got []message.PhysicalOffset
 	for c, err := range x.Lookup(hash, begin, end) {
@@ -125,7 +134,7 @@ func lookup(t testing.TB, x *Index, hash int32, begin, end int64) []message.Phys
 	return got
 }
 
-func lookupAll(t testing.TB, x *Index, hash int32) []message.PhysicalOffset {
+func lookupAll(t tb, x *Index, hash int32) []message.PhysicalOffset {
 	t.Helper()
 	return lookup(t, x, hash, 0, math.MaxInt64)
 }
@@ -142,7 +151,7 @@ func hits(ps []put, hash int32) []message.PhysicalOffset {
 }
 
 // verify looks up every key.
-func verify(t testing.TB, x *Index, ps []put) {
+func verify(t tb, x *Index, ps []put) {
 	t.Helper()
 	seen := map[int32]bool{}
 	for _, p := range ps {
@@ -158,7 +167,7 @@ func verify(t testing.TB, x *Index, ps []put) {
 	}
 }
 
-func readFile(t testing.TB, fs vfs.FS, path string) []byte {
+func readFile(t tb, fs vfs.FS, path string) []byte {
 	t.Helper()
 	f, err := fs.Open(path, vfs.ReadOnly)
 	if err != nil {
@@ -176,7 +185,7 @@ func readFile(t testing.TB, fs vfs.FS, path string) []byte {
 	return b
 }
 
-func writeFile(t testing.TB, fs vfs.FS, path string, b []byte) {
+func writeFile(t tb, fs vfs.FS, path string, b []byte) {
 	t.Helper()
 	if err := fs.MkdirAll(filepath.Dir(path)); err != nil {
 		t.Fatal(err)
@@ -203,7 +212,7 @@ func writeFile(t testing.TB, fs vfs.FS, path string, b []byte) {
 }
 
 // change alters one file in place.
-func change(t testing.TB, fs vfs.FS, path string, fn func(f vfs.File)) {
+func change(t tb, fs vfs.FS, path string, fn func(f vfs.File)) {
 	t.Helper()
 	f, err := fs.Open(path, vfs.ReadWrite)
 	if err != nil {
@@ -218,7 +227,7 @@ func change(t testing.TB, fs vfs.FS, path string, fn func(f vfs.File)) {
 	}
 }
 
-func names(t testing.TB, fs vfs.FS) []string {
+func names(t tb, fs vfs.FS) []string {
 	t.Helper()
 	entries, err := fs.List(root)
 	if err != nil {
@@ -232,7 +241,7 @@ func names(t testing.TB, fs vfs.FS) []string {
 }
 
 // snapshot is the content of the directory.
-func snapshot(t testing.TB, fs vfs.FS) map[string]string {
+func snapshot(t tb, fs vfs.FS) map[string]string {
 	t.Helper()
 	m := map[string]string{}
 	for _, n := range names(t, fs) {
@@ -253,7 +262,7 @@ func sequence(first message.PhysicalOffset, n int) []put {
 }
 
 // check reads a file raw and verifies invariants 29 to 33 and 36 of the format.
-func check(t testing.TB, fs vfs.FS, path string, g Geometry) {
+func check(t tb, fs vfs.FS, path string, g Geometry) {
 	t.Helper()
 	r, err := OpenReader(fs, path, g)
 	if err != nil {
@@ -304,7 +313,7 @@ func check(t testing.TB, fs vfs.FS, path string, g Geometry) {
 	}
 }
 
-func checkAll(t testing.TB, e *env) {
+func checkAll(t tb, e *env) {
 	t.Helper()
 	for _, n := range names(t, e.fs) {
 		if isFileName(n) {

@@ -242,7 +242,7 @@ func TestConcurrentLookups(t *testing.T) {
 			e.opt.Dir = fs.dir
 			e.opt.OnDamage = func(file, reason string) { t.Errorf("damage in %s: %s", file, reason) }
 			x, _, _ := e.open(t, everything(true))
-			const n = 4000
+			const n = 1500
 			var done, deleted atomic.Int64 // messages
 			var wg sync.WaitGroup
 			for r := range 3 {

@@ -1,0 +1,5 @@
+//go:build !linux
+
+package gantry
+
+func physicalMemory() int64 { return assumedMemory }

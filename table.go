@@ -1,0 +1,61 @@
+package gantry
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/gantrymq/gantry/internal/consumequeue"
+	"github.com/gantrymq/gantry/message"
+)
+
+// topicQueue is what putting needs to know of one topic and queue id. It comes
+// to life with the first put.
+type topicQueue struct {
+	topic string
+	id    int32
+	next  atomic.Int64 // next queue offset; changed under the append lock only
+	// queue is the consume queue; the dispatcher's alone, nil until it needed
+	// it.
+	queue *consumequeue.Queue
+	// removed: the topic was removed after this came to life; what was put
+	// through it before goes nowhere. Guarded by Store.dispatchMu.
+	removed bool
+}
+
+type queueKey struct {
+	topic string
+	id    int32
+}
+
+// queueTable holds the topicQueues.
+type queueTable struct {
+	mu sync.RWMutex
+	m  map[queueKey]*topicQueue
+}
+
+// topicQueue returns the entry for topic and id. Recovery has dispatched every
+// record, so the consume queue's end is the next offset of a queue that no put
+// has touched since.
+func (s *Store) topicQueue(topic string, id int32) *topicQueue {
+	t := &s.table
+	key := queueKey{topic, id}
+	t.mu.RLock()
+	q := t.m[key]
+	t.mu.RUnlock()
+	if q != nil {
+		return q
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if q := t.m[key]; q != nil {
+		return q
+	}
+	q = &topicQueue{topic: topic, id: id}
+	if cq := s.queues.Get(topic, id); cq != nil {
+		q.next.Store(int64(cq.Max()))
+	}
+	t.m[key] = q
+	return q
+}
+
+func (q *topicQueue) nextOffset() message.QueueOffset { return message.QueueOffset(q.next.Load()) }
