@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
-	"runtime"
 	"time"
 
 	"github.com/gantrymq/gantry/internal/vfs"
@@ -294,6 +293,3 @@ func (o *Options) Validate() error {
 	}
 	return errors.Join(errs...)
 }
-
-// useMmap reports whether the log is written through mappings.
-func (o *Options) useMmap() bool { return !o.WriteWithoutMmap && runtime.GOOS != "windows" }

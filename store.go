@@ -72,7 +72,7 @@ type Store struct {
 
 // stats are counters since opening.
 type stats struct {
-	puts, putBytes, gets, skippedBytes, damaged, writeErrors atomic.Int64
+	puts, putBytes, skippedBytes, damaged, writeErrors atomic.Int64
 }
 
 // Stats is a snapshot of a store's counters since it was opened.

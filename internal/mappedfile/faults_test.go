@@ -238,7 +238,6 @@ type step struct {
 // stepWriter answers each write with the next step.
 type stepWriter struct {
 	steps []step
-	at    int64
 }
 
 func (w *stepWriter) WriteAt(p []byte, off int64) (int, error) {
