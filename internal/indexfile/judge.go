@@ -109,7 +109,7 @@ func (o *opener) judgeAll() error {
 		}
 		o.hole = missing
 	}
-	if o.anchor < 0 && !o.st.Clean {
+	if o.anchor < 0 && !o.st.Clean && !o.knownEmpty() {
 		o.dropLast = true
 	}
 	return nil
@@ -265,7 +265,7 @@ func (o *opener) scan(c *candidate) (missing bool, err error) {
 			return err
 		}
 		c.note("%s", reason)
-		bad, err := badSlots(f, c.geo, limit)
+		bad, _, err := badSlots(f, c.geo, limit)
 		if bad > 0 {
 			c.note("%d slots out of range", bad)
 		}

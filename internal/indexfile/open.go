@@ -349,19 +349,28 @@ func (o *opener) knownEmpty() bool {
 // entries must be empty as well.
 func (o *opener) checkNewest() error {
 	c := o.last()
-	if c == nil || c.cutIt || c.want.Count >= c.geo.Entries {
+	if c == nil || c.want.Count >= c.geo.Entries {
+		return nil
+	}
+	// Nothing was added since all was in order: the header fits the slots.
+	settled := (o.st.Clean || o.restored) && c.want.Count == c.ex.hdr.Count
+	if c.cutIt && !settled {
 		return nil
 	}
 	return c.with(func(f vfs.File) error {
-		bad, err := badSlots(f, c.geo, c.want.Count)
+		bad, used, err := badSlots(f, c.geo, c.want.Count)
 		if err != nil {
 			return err
 		}
-		if bad > 0 {
+		switch {
+		case bad > 0:
 			c.cutIt = true
 			if o.st.Clean {
 				c.note("%d slots out of range", bad)
 			}
+		case settled && used != c.ex.hdr.SlotCount:
+			c.cutIt, c.links = true, true
+			c.note("%d slots in use, the header says %d", used, c.ex.hdr.SlotCount)
 		}
 		if !o.st.Clean && !c.cutIt {
 			zero, err := isZeroFrom(f, c.ex.size, c.geo.entryPos(c.want.Count))

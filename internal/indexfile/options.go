@@ -49,11 +49,13 @@ type Options struct {
 	// goroutine of the index, which Close waits for: it must not call Close.
 	OnFull func(endTime int64)
 	// OnDegraded is told the cause when the index stops taking entries and nil
-	// when it takes them again. It is called from Put with the writer's lock
-	// held: it must not call the index.
+	// when it takes them again. A cause that wraps base.ErrReadOnly is final.
+	// It is called with the writer's lock held, from Put, Sync, TruncateFrom or
+	// a goroutine of the index: it must not call the index.
 	OnDegraded func(cause error)
 	// Refill reads the records in [from, to) again, in order, and calls put for
-	// each that has keys; it stops at put's first error and returns it. Put
+	// each that has keys; it stops at put's first error and returns it. Records
+	// that are damaged or no longer in the log it skips by itself. Put
 	// calls it after an outage, with the writer's lock held and in portions of
 	// some hundred messages, until the gap is closed. It must not call the
 	// index. nil: new messages are indexed at once and the gap stays until the

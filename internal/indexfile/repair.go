@@ -228,19 +228,23 @@ func (r *rebuilt) storeSlots(f vfs.File, g Geometry, count, from int32, b []byte
 	return nil
 }
 
-// badSlots counts the slots that do not hold an entry below count.
-func badSlots(f vfs.File, g Geometry, count int32) (bad int, err error) {
+// badSlots counts the slots that do not hold an entry below count, and those
+// in use that do.
+func badSlots(f vfs.File, g Geometry, count int32) (bad int, used int32, err error) {
 	err = eachChunk(f, g.slotPos(0), g.entryPos(0), func(pos int64, b []byte) (bool, error) {
 		// A chunk begins where data may begin, which is at a slot: blocks
 		// and slots are both multiples of four bytes.
 		for ; len(b) >= slotSize; b = b[slotSize:] {
-			if v := int32Of(b); v < 0 || v >= count {
+			switch v := int32Of(b); {
+			case v < 0 || v >= count:
 				bad++
+			case v > 0:
+				used++
 			}
 		}
 		return true, nil
 	})
-	return bad, err
+	return bad, used, err
 }
 
 // zeroFrom overwrites what is not zero from off to the end of the geometry, so
