@@ -156,9 +156,10 @@ var errEnough = errors.New("enough")
 // dispatchBatch of them, by reading the log.
 func (s *Store) dispatchFromLog(ctx context.Context, to message.PhysicalOffset) error {
 	n := 0
+	var failed error // of a queue, not of the log
 	end, err := s.log.Scan(ctx, s.dispatched.to, to, commitlog.ScanOptions{}, func(v *message.View) error {
-		if err := s.dispatchView(v); err != nil {
-			return err
+		if failed = s.dispatchView(v); failed != nil {
+			return failed
 		}
 		if n++; n == dispatchBatch {
 			return errEnough
@@ -166,6 +167,8 @@ func (s *Store) dispatchFromLog(ctx context.Context, to message.PhysicalOffset) 
 		return nil
 	})
 	switch {
+	case failed != nil:
+		return failed
 	case errors.Is(err, errEnough):
 		return nil
 	case errors.Is(err, base.ErrCorrupt):
@@ -296,8 +299,18 @@ func (s *Store) arrived(q *topicQueue, off message.QueueOffset, it *dispatchItem
 	})
 }
 
-// putUnit writes the unit of a record into one queue.
+// putUnit writes the unit of a record into one queue. A record that claims an
+// impossible place is reported and passed by: it must not hold up the others.
 func (s *Store) putUnit(q *topicQueue, off, count message.QueueOffset, it *dispatchItem, tags message.TagsCode) error {
+	err := s.tryUnit(q, off, count, it, tags)
+	if err != nil && misplaced(err) {
+		s.reportDamage(fmt.Errorf("record at %d has no place in its queue: %w", it.physical, err))
+		return nil
+	}
+	return err
+}
+
+func (s *Store) tryUnit(q *topicQueue, off, count message.QueueOffset, it *dispatchItem, tags message.TagsCode) error {
 	if q.queue == nil {
 		cq, err := s.queues.GetOrCreate(q.topic, q.id, s.queueKind(q.topic))
 		if err != nil {
@@ -305,10 +318,58 @@ func (s *Store) putUnit(q *topicQueue, off, count message.QueueOffset, it *dispa
 		}
 		q.queue = cq
 	}
+	if s.recovering {
+		ours, err := s.settleRestart(q.queue, off, it)
+		if err != nil || !ours {
+			return err
+		}
+	}
 	if err := s.putPlace(q.queue, off, count, it, tags); err != nil {
 		return fmt.Errorf("consume queue %s/%d offset %d: %w", q.topic, q.id, off, err)
 	}
 	return nil
+}
+
+// settleRestart is for a queue whose offsets began again: a Java broker deletes
+// a topic's queues and keeps its records in the log. It reports whether the
+// record belongs to the queue as it is now. The caller is recovery, which may
+// replay records from before the deletion.
+func (s *Store) settleRestart(q *consumequeue.Queue, off message.QueueOffset, it *dispatchItem) (bool, error) {
+	if q.Kind() != consumequeue.Simple || q.Max() == 0 {
+		return true, nil
+	}
+	beyond := q.MaxPhysical() >= it.end() // the queue has later records than this one
+	if off >= q.Max() {
+		return !beyond, nil
+	}
+	p, err := placeAt(q, off)
+	if err != nil || !p.Valid() || p.Physical == it.physical {
+		return true, nil // missing, expired, unreadable or right: putting it judges
+	}
+	h, err := s.log.ReadHeader(p.Physical)
+	if err != nil || h.QueueOffset != off || h.QueueID != q.ID() {
+		return true, nil // what is in the slot does not belong there
+	}
+	if beyond {
+		return false, nil
+	}
+	if off != 0 {
+		// Offsets only ever begin again at 0. No checksum covers this field:
+		// the record's own is damaged, and the other one keeps its place.
+		return false, base.Corruptf(queueDir, int64(off)*consumequeue.UnitSize, "the records at %d and %d both have offset %d of %s/%d", p.Physical, it.physical, off, q.Topic(), q.ID())
+	}
+	// Records with this offset and later positions: from here on the queue is
+	// the new one.
+	return true, q.TruncateTo(off)
+}
+
+// misplaced reports whether err says that a record claims a place that it
+// cannot have, for a topic that is no folder name or a queue offset far from
+// the others. No checksum covers these fields. Such a record has no place in a
+// queue; it can still be read by position and key.
+func misplaced(err error) bool {
+	_, far := errors.AsType[*consumequeue.GapError](err)
+	return far || errors.Is(err, consumequeue.ErrName) || errors.Is(err, consumequeue.ErrOffset) || errors.Is(err, base.ErrCorrupt)
 }
 
 // putPlace writes a unit in the form that the queue has. While recovering the
@@ -337,7 +398,13 @@ func (s *Store) putPlace(q *consumequeue.Queue, off, count message.QueueOffset, 
 		_, err = q.Ensure(off, u)
 		return err
 	}
-	return q.Put(off, u)
+	err = q.Put(off, u)
+	if errors.Is(err, base.ErrCorrupt) {
+		// Another unit is in the record's slot. The log decides.
+		s.reportDamage(err)
+		_, err = q.Ensure(off, u)
+	}
+	return err
 }
 
 // setDispatched publishes the dispatcher's position.

@@ -42,8 +42,8 @@ type Removal struct {
 	File          string // path
 	Size          int64  // bytes
 	LastTimestamp int64  // ms; store time of its newest record
-	Reason        string // "older than 72h0m0s", "disk 91% used, above 85%"
-	Unread        bool   // it held records that had not been dispatched
+	Reason        string // for people
+	Unread        bool   // it held delayed messages that were not delivered
 }
 
 // Recovery is what opening a store found and did.

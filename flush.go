@@ -60,6 +60,9 @@ func (s *Store) writeCheckpoint(ctx context.Context, clean bool) (err error) {
 			s.fail(err)
 		}
 	}()
+	if s.closed.Load() && !clean {
+		return ErrClosed
+	}
 	if err := s.failure(); err != nil {
 		return fmt.Errorf("%w: %w", ErrReadOnly, err)
 	}
@@ -135,14 +138,18 @@ func (s *Store) Close() error {
 	return s.closeErr
 }
 
-// closeDrainTime bounds how long Close waits for the dispatcher to catch up
-// when it makes no progress.
+// closeDrainTime bounds how long Close reads the log for the dispatcher. What
+// is left then is dispatched by the next opening.
 const closeDrainTime = 5 * time.Second
 
 func (s *Store) close() error {
-	s.closed.Store(true)
 	s.stop()
 	s.loops.Wait()
+	s.gate.Lock() // the last appends are done, and there will be no more
+	s.closed.Store(true)
+	s.gate.Unlock()
+	s.cleanMu.Lock() // nor will there be cleaning
+	defer s.cleanMu.Unlock()
 	s.wakeReaders()
 	if s.opts.ReadOnly {
 		return s.closeFiles()
@@ -183,7 +190,8 @@ func (s *Store) dispatchedPosition() message.PhysicalOffset {
 	return message.PhysicalOffset(s.dispatchedTo.Load())
 }
 
-// closeFiles releases mappings and handles without writing.
+// closeFiles releases mappings and handles. It writes no queue, index or
+// checkpoint: what has to be written was written before.
 func (s *Store) closeFiles() error {
 	var first error
 	keep := func(err error) {
@@ -195,12 +203,14 @@ func (s *Store) closeFiles() error {
 		keep(s.index.Close())
 	}
 	if s.queues != nil {
-		keep(s.queues.Close())
+		s.queues.Discard()
 	}
 	if s.log != nil {
 		keep(s.log.Close())
 	}
 	if s.checkpoint != nil {
+		s.checkpointMu.Lock()
+		defer s.checkpointMu.Unlock()
 		keep(s.checkpoint.Close())
 	}
 	return first

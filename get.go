@@ -97,8 +97,10 @@ type GetResult struct {
 	// of the next message.
 	MinOffset, MaxOffset message.QueueOffset
 	Records              []Record
-	// Damaged lists the messages on the way that could not be read: their
-	// bytes violate the format or the disk failed. Reading went on behind them.
+	// Damaged lists the messages on the way that could not be read because
+	// bytes violate the format. Reading went on behind them. (It does not go
+	// on behind a read that failed: that is Get's error, unless there is
+	// something to return before.)
 	Damaged []error
 }
 
@@ -200,6 +202,8 @@ loop:
 			return fmt.Errorf("read consume queue %s/%d at %d: %w", q.Topic(), q.ID(), next, err)
 		}
 		switch {
+		case q.Kind() == consumequeue.Simple && !p.Valid() && !p.IsFill():
+			s.damagedUnit(res, q, p.offset, base.Corruptf(queueDir, int64(p.offset)*consumequeue.UnitSize, "no unit: %+v", p.Unit))
 		case !p.Valid(): // a fill unit: nothing was ever here, or it was lost
 		case opts.Filter != nil && !opts.Filter.MatchUnit(s.unitTags(q, p.Unit)):
 			status = NoMatchedMessage
@@ -218,10 +222,12 @@ loop:
 				status = MessageWasRemoving
 			case errors.Is(err, errNotYet):
 				break loop // never step over what can be read in a moment (R2)
+			case errors.Is(err, ErrCorrupt):
+				s.damagedUnit(res, q, p.offset, err)
+			case next > offset:
+				break loop // a read failed: what there is first, then the error
 			default:
-				err = fmt.Errorf("%s/%d offset %d: %w", q.Topic(), q.ID(), p.offset, err)
-				res.Damaged = append(res.Damaged, err)
-				s.reportDamage(err)
+				return fmt.Errorf("read %s/%d at %d: %w", q.Topic(), q.ID(), p.offset, err)
 			}
 		}
 		next = p.next()
@@ -236,6 +242,13 @@ loop:
 		res.Status = status
 	}
 	return nil
+}
+
+// damagedUnit notes a message that Get cannot return and goes around.
+func (s *Store) damagedUnit(res *GetResult, q *consumequeue.Queue, off message.QueueOffset, err error) {
+	err = fmt.Errorf("%s/%d offset %d: %w", q.Topic(), q.ID(), off, err)
+	res.Damaged = append(res.Damaged, err)
+	s.reportDamage(err)
 }
 
 // unitTags returns what a unit says about tags, looking it up in the queue's

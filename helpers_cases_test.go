@@ -19,6 +19,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gantrymq/gantry/internal/base"
+	"github.com/gantrymq/gantry/internal/check"
+	"github.com/gantrymq/gantry/internal/check/checktest"
 	"github.com/gantrymq/gantry/internal/golden"
 	"github.com/gantrymq/gantry/internal/indexfile"
 	"github.com/gantrymq/gantry/internal/vfs"
@@ -82,6 +84,8 @@ type site struct {
 	fault *faultfs.FS
 	// keyStep above 1 makes verify look for one of so many keys.
 	keyStep int32
+	// unchecked: the test leaves damage that the checker would report.
+	unchecked bool
 
 	notes *notes
 }
@@ -106,9 +110,11 @@ func (n *notes) failedWrites() []string {
 	return slices.Clone(n.writeErrors)
 }
 
-// newSite returns an empty directory with the options of set-up S.
+// newSite returns an empty directory with the options of set-up S. When the
+// test ends and has closed the store that is there, the checker looks at it.
 func newSite(t testing.TB, v variant) *site {
 	c := &site{t: t, dir: testDir, clock: newClock(), notes: new(notes)}
+	t.Cleanup(c.check)
 	if v.os {
 		c.fs, c.dir = vfs.OS(), filepath.Join(t.TempDir(), "store")
 	} else {
@@ -120,6 +126,15 @@ func newSite(t testing.TB, v variant) *site {
 		c.opts.Flush = FlushAsync
 	}
 	return c
+}
+
+// check runs the consistency checker over a store that was closed.
+func (c *site) check() {
+	c.t.Helper()
+	if names := c.names(); c.unchecked || len(names) == 0 || slices.Contains(names, "abort") || c.t.Failed() {
+		return
+	}
+	checktest.Dir(c.t, c.fs, c.dir, checktest.Configure(func(o *check.Options) { o.CommitLogDirs = c.opts.CommitLogDirs }))
 }
 
 // eachVariant runs f as a subtest in each variant.

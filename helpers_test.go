@@ -164,3 +164,24 @@ func checkStore(t testing.TB, fs vfs.FS) {
 	t.Helper()
 	checktest.Dir(t, fs, testDir)
 }
+
+// removeAll removes a file or a directory with all that is in it.
+func removeAll(t testing.TB, fs vfs.FS, name string) {
+	t.Helper()
+	e, err := fs.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.IsDir() {
+		entries, err := fs.List(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			removeAll(t, fs, name+"/"+e.Name)
+		}
+	}
+	if err := fs.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -111,6 +111,7 @@ func (s *Store) enter() (undo func(), err error) {
 		if err := s.fs.MkdirAll(s.dir); err != nil {
 			return undo, err
 		}
+		undo = func() { _ = s.fs.Remove(s.dir) }
 	}
 	_, err = s.fs.Stat(lockName)
 	newLock := errors.Is(err, fs.ErrNotExist)

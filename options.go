@@ -168,7 +168,8 @@ type Options struct {
 	AllowEmptyLog bool
 	// ReadOnly opens without changing anything in the directory: what recovery
 	// would write stays in memory. Puts are refused. It fails with ErrLocked
-	// when another process holds the store.
+	// when another process holds the store. Damage in the middle of the log is
+	// a warning, and what is intact behind it is shown.
 	ReadOnly bool
 	// Live, with ReadOnly, reads beside the process that holds the store: what
 	// was there at the moment of opening.
@@ -265,6 +266,22 @@ func (o *Options) Validate() error {
 	positive("IndexSlots", int64(d.IndexSlots))
 	positive("MaxMessageSize", int64(d.MaxMessageSize))
 	positive("KeepBytes", d.KeepBytes)
+	positive("FlushLeastPages", int64(d.FlushLeastPages))
+	positive("TransientStorePoolSize", int64(d.TransientStorePoolSize))
+	positive("DeleteBatch", int64(d.DeleteBatch))
+	positive("MaxOpenQueueFiles", int64(d.MaxOpenQueueFiles))
+	for _, p := range []struct {
+		name string
+		v    time.Duration
+	}{
+		{"FlushInterval", d.FlushInterval}, {"FlushThoroughInterval", d.FlushThoroughInterval},
+		{"SyncFlushTimeout", d.SyncFlushTimeout}, {"CheckpointInterval", d.CheckpointInterval},
+		{"CommitInterval", d.CommitInterval}, {"BusyTimeout", d.BusyTimeout},
+	} {
+		if p.v < 0 {
+			bad("%s is %v; it must not be negative", p.name, p.v)
+		}
+	}
 	if d.IndexEntries != 0 && d.IndexEntries < 2 {
 		bad("IndexEntries is %d; a file needs at least 2, entry 0 is never used", d.IndexEntries)
 	}

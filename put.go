@@ -86,7 +86,7 @@ func (s *Store) put(ctx context.Context, m *message.Message, wait bool) (PutResu
 	if m.SysFlag&message.InnerBatch != 0 && !batchTopic {
 		return PutResult{}, illegal("sysFlag", "marks an inner batch, but the queues of the topic are simple ones")
 	}
-	if batchTopic || light != "" {
+	if batchTopic || light != "" || s.opts.LightQueues && message.IsLight(m.Topic) {
 		return s.putPrepared(ctx, m, batchTopic, light, wait)
 	}
 	p := s.newPending(s.topicQueue(m.Topic, m.QueueID))
@@ -94,7 +94,11 @@ func (s *Store) put(ctx context.Context, m *message.Message, wait bool) (PutResu
 	if err := p.add(m, 1); err != nil {
 		return PutResult{}, err
 	}
-	return s.append(ctx, p, m, wait)
+	res, err := s.append(p, m)
+	if err != nil {
+		return res, err
+	}
+	return res, s.waitFlushed(ctx, res, wait)
 }
 
 // PutBatch stores messages of one topic and queue with consecutive offsets in
@@ -113,6 +117,9 @@ func (s *Store) PutBatch(ctx context.Context, msgs []*message.Message) (PutResul
 	}
 	if s.isBatchTopic(first.Topic) {
 		return PutResult{}, illegal("topic", "has batch queues; send an inner batch")
+	}
+	if s.opts.LightQueues && message.IsLight(first.Topic) {
+		return PutResult{}, illegal("topic", "is a light queue; it takes single messages")
 	}
 	p := s.newPending(s.topicQueue(first.Topic, first.QueueID))
 	defer p.release()
@@ -136,7 +143,11 @@ func (s *Store) PutBatch(ctx context.Context, msgs []*message.Message) (PutResul
 			return PutResult{}, fmt.Errorf("message %d of the batch: %w", i, err)
 		}
 	}
-	return s.append(ctx, p, first, s.opts.Flush == FlushSync && first.Properties.WaitStoreOK())
+	res, err := s.append(p, first)
+	if err != nil {
+		return res, err
+	}
+	return res, s.waitFlushed(ctx, res, s.opts.Flush == FlushSync && first.Properties.WaitStoreOK())
 }
 
 // mayPut says whether the store takes messages now.
@@ -183,6 +194,15 @@ func checkNames(topic string, queueID int32) error {
 // batch, or one for light queues. The offsets have to be known before it is
 // encoded, so such puts exclude each other.
 func (s *Store) putPrepared(ctx context.Context, m *message.Message, batchTopic bool, names string, wait bool) (PutResult, error) {
+	res, err := s.appendPrepared(m, batchTopic, names)
+	if err != nil {
+		return res, err
+	}
+	return res, s.waitFlushed(ctx, res, wait)
+}
+
+// appendPrepared is putPrepared without the wait.
+func (s *Store) appendPrepared(m *message.Message, batchTopic bool, names string) (PutResult, error) {
 	s.prepared.Lock()
 	defer s.prepared.Unlock()
 	mm := *m
@@ -222,7 +242,7 @@ func (s *Store) putPrepared(ctx context.Context, m *message.Message, batchTopic 
 		return PutResult{}, err
 	}
 	p.items[0].light = light
-	return s.append(ctx, p, &mm, wait)
+	return s.append(p, &mm)
 }
 
 // lightTarget is a place in a light queue that a message will take.
@@ -280,7 +300,7 @@ func (s *Store) newPending(q *topicQueue) *pendingPut {
 
 func (p *pendingPut) release() {
 	if cap(p.buf) > maxPooledBuffer {
-		p.buf = nil
+		p.buf, p.items = nil, nil
 	}
 	for i := range p.items {
 		p.items[i] = dispatchItem{hashes: p.items[i].hashes[:0]}
@@ -364,9 +384,14 @@ func (p *pendingPut) Appended(message.PhysicalOffset, int64) {
 	}
 }
 
-// append puts p into the log and, with wait, waits until it is on stable
-// storage.
-func (s *Store) append(ctx context.Context, p *pendingPut, m *message.Message, wait bool) (PutResult, error) {
+// append puts p into the log.
+func (s *Store) append(p *pendingPut, m *message.Message) (PutResult, error) {
+	// Close waits for those who are inside, and lets nobody in afterwards.
+	s.gate.RLock()
+	defer s.gate.RUnlock()
+	if s.closed.Load() {
+		return PutResult{}, ErrClosed
+	}
 	at, storeTime, err := s.log.Append(len(p.buf), p)
 	if err != nil {
 		return PutResult{}, fmt.Errorf("put to %s/%d: %w", p.queue.topic, p.queue.id, err)
@@ -387,16 +412,21 @@ func (s *Store) append(ctx context.Context, p *pendingPut, m *message.Message, w
 	}
 	s.stats.puts.Add(int64(res.Count))
 	s.stats.putBytes.Add(int64(res.Size))
-	if s.opts.Flush == FlushSync && !wait {
-		s.log.RequestFlush()
-	}
-	if wait {
-		if err := s.log.WaitFlushed(ctx, at+message.PhysicalOffset(res.Size)); err != nil {
-			if errors.Is(err, commitlog.ErrFlushTimeout) {
-				err = fmt.Errorf("%w: %w", ErrFlushTimeout, err)
-			}
-			return res, err
-		}
-	}
 	return res, nil
+}
+
+// waitFlushed waits, when wait says so, until what res describes is on stable
+// storage.
+func (s *Store) waitFlushed(ctx context.Context, res PutResult, wait bool) error {
+	if !wait {
+		if s.opts.Flush == FlushSync {
+			s.log.RequestFlush()
+		}
+		return nil
+	}
+	err := s.log.WaitFlushed(ctx, res.PhysicalOffset+message.PhysicalOffset(res.Size))
+	if errors.Is(err, commitlog.ErrFlushTimeout) {
+		err = fmt.Errorf("%w: %w", ErrFlushTimeout, err)
+	}
+	return err
 }

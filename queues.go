@@ -179,8 +179,11 @@ func (q *queueSet) RemoveAll() error {
 	return errors.Join(errs...)
 }
 
-func (q *queueSet) Close() error {
-	return q.each(func(t *consumequeue.Table) error { return t.Close() })
+// Discard closes the tables without writing anything.
+func (q *queueSet) Discard() {
+	for _, t := range q.tables() {
+		t.Discard()
+	}
 }
 
 // place is one unit of a queue of either kind.

@@ -123,7 +123,7 @@ func (s *Store) recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.replay(ctx, from, tail); err != nil {
+	if err := s.replay(ctx, from, tail, plan); err != nil {
 		return err
 	}
 	if err := s.queues.CorrectMin(ctx, s.log.Min()); err != nil {
@@ -334,11 +334,12 @@ func (s *Store) logEmptied(ctx context.Context, tail commitlog.Tail, plan recove
 	s.recovery.Warnings = s.recovery.Warnings[:warnings]
 	queues := s.queues
 	s.queues = nil
-	return ahead, queues.Close()
+	queues.Discard()
+	return ahead, nil
 }
 
 // replay dispatches the records from from to the end of the log again.
-func (s *Store) replay(ctx context.Context, from message.PhysicalOffset, tail commitlog.Tail) error {
+func (s *Store) replay(ctx context.Context, from message.PhysicalOffset, tail commitlog.Tail, plan recoveryPlan) error {
 	s.dispatched = dispatched{to: from, last: -1}
 	for from < tail.End {
 		var failed error
@@ -359,7 +360,7 @@ func (s *Store) replay(ctx context.Context, from message.PhysicalOffset, tail co
 	}
 	last, t := s.dispatched.last, s.dispatched.storeTime
 	if last < 0 { // nothing was replayed: the checkpoint knows
-		if _, ext := s.checkpoint.Load(); ext != nil {
+		if ext := plan.ext; ext != nil && ext.DispatchedTo <= tail.End {
 			last, t = ext.LastRecord, ext.LastStoreTime
 		}
 	}

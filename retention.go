@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/gantrymq/gantry/internal/commitlog"
 	"github.com/gantrymq/gantry/internal/vfs"
+	"github.com/gantrymq/gantry/message"
 )
 
 // CleanOptions say how Clean works.
@@ -153,7 +155,10 @@ func (s *Store) planRemoval(use float64, anyHour bool) ([]Removal, error) {
 		return nil, nil
 	}
 	files := s.log.Files()
-	pending := s.scheduler.pendingFrom()
+	pending := message.PhysicalOffset(math.MaxInt64)
+	if !s.opts.NoDelay && !s.opts.NoDelivery { // otherwise nobody here delivers
+		pending = s.scheduler.pendingFrom()
+	}
 	var plan []Removal
 	for i := 0; i+1 < len(files) && len(plan) < s.opts.DeleteBatch; i++ {
 		f, next := files[i], files[i+1]
@@ -177,46 +182,6 @@ func (s *Store) planRemoval(use float64, anyHour bool) ([]Removal, error) {
 		plan = append(plan, r)
 	}
 	return plan, nil
-}
-
-// RemoveTopic removes a topic's queues, durably. Its messages stay in the log
-// until their files go; only when the queues have to be rebuilt from the log,
-// because queues or checkpoint were lost, do they come back.
-func (s *Store) RemoveTopic(topic string) error {
-	if s.closed.Load() {
-		return ErrClosed
-	}
-	if s.opts.ReadOnly {
-		return fmt.Errorf("remove topic %s: %w", topic, ErrReadOnly)
-	}
-	s.dispatchMu.Lock()
-	err := s.removeQueuesLocked(topic)
-	s.dispatchMu.Unlock()
-	if err != nil {
-		return fmt.Errorf("remove topic %s: %w", topic, err)
-	}
-	// The checkpoint knows which queues there are: without a new one the next
-	// recovery would find some missing (store-behaviour D6).
-	if err := s.writeCheckpoint(context.Background(), false); err != nil {
-		return fmt.Errorf("remove topic %s: %w", topic, err)
-	}
-	return nil
-}
-
-// removeQueuesLocked needs dispatchMu.
-func (s *Store) removeQueuesLocked(topic string) error {
-	s.table.mu.Lock()
-	defer s.table.mu.Unlock()
-	if err := s.queues.RemoveTopic(topic); err != nil {
-		return err
-	}
-	for key, q := range s.table.m {
-		if key.topic == topic {
-			q.removed, q.queue = true, nil
-			delete(s.table.m, key)
-		}
-	}
-	return nil
 }
 
 // parseHours reads a list of hours like "04" or "04;16".

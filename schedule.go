@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gantrymq/gantry/internal/consumequeue"
 	"github.com/gantrymq/gantry/internal/javajson"
 	"github.com/gantrymq/gantry/message"
 )
@@ -95,8 +96,11 @@ func (d *scheduler) load(s *Store) error {
 		if q == nil {
 			continue
 		}
-		if off, ok := d.offsets[level]; ok || q.Max() > 0 {
-			d.offsets[level] = min(max(off, q.Min()), q.Max())
+		if off, known := d.offsets[level]; known {
+			d.offsets[level] = min(max(off, 0), q.Max())
+			d.next(level, q)
+		} else if q.Max() > 0 {
+			d.offsets[level] = q.Min()
 		}
 	}
 	d.saved = maps.Clone(d.offsets)
@@ -200,9 +204,7 @@ func (d *scheduler) deliverLevel(ctx context.Context, level int) (time.Duration,
 	if q == nil {
 		return -1, nil
 	}
-	d.mu.Lock()
-	off := max(d.offsets[level], q.Min())
-	d.mu.Unlock()
+	off := d.next(level, q)
 	for ; off < q.Max(); off++ {
 		if ctx.Err() != nil {
 			return -1, ctx.Err()
@@ -220,9 +222,9 @@ func (d *scheduler) deliverLevel(ctx context.Context, level int) (time.Duration,
 				return time.Duration(wait) * time.Millisecond, nil
 			}
 			if err := d.deliver(ctx, u.Physical); err != nil {
-				d.set(level, off)
 				return -1, err
 			}
+			d.set(level, off+1)
 		}
 	}
 	d.set(level, off)
@@ -232,9 +234,25 @@ func (d *scheduler) deliverLevel(ctx context.Context, level int) (time.Duration,
 func (d *scheduler) set(level int, off message.QueueOffset) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if off > d.offsets[level] {
+	if now, known := d.offsets[level]; !known || off > now {
 		d.offsets[level] = off
 	}
+}
+
+// next returns the next offset of a level to deliver. Messages whose files
+// went before their time are reported (store-behaviour T4).
+func (d *scheduler) next(level int, q *consumequeue.Queue) message.QueueOffset {
+	d.mu.Lock()
+	off, known := d.offsets[level]
+	first := q.Min()
+	if known && off < first {
+		d.offsets[level] = first
+	}
+	d.mu.Unlock()
+	if known && off < first {
+		d.s.reportDamage(fmt.Errorf("delayed message lost: %d of level %d went with the log's files before their time", first-off, level))
+	}
+	return max(off, first)
 }
 
 // deliver appends the message at a position to its own topic. A message that

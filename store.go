@@ -52,6 +52,10 @@ type Store struct {
 	readers      broadcast
 	indexFull    atomic.Int64 // end time of the newest full index file that is on disk
 
+	// gate is held for reading by those who append, so that Close can wait for
+	// the last of them.
+	gate sync.RWMutex
+
 	// checkpointMu serialises checkpoints.
 	checkpointMu sync.Mutex
 	// cleanMu serialises retention.

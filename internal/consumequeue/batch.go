@@ -29,7 +29,7 @@ func (q *Queue) putBatch(u BatchUnit, replay bool) (changed bool, err error) {
 		return false, fmt.Errorf("queue %s is not a batch queue", q)
 	}
 	if !u.Valid() || u.Next() < u.Base {
-		return false, fmt.Errorf("queue %s: invalid unit %+v", q, u)
+		return false, fmt.Errorf("queue %s: %w: unit %+v", q, ErrOffset, u)
 	}
 	var had bool
 	var before message.QueueOffset

@@ -27,6 +27,10 @@ func (q *Queue) Put(off message.QueueOffset, u Unit) error {
 	return err
 }
 
+// ErrOffset refuses a queue offset that no queue can have. A record that holds
+// one is damaged.
+var ErrOffset = errors.New("queue offset is out of range")
+
 // Ensure is Put for replaying the log: afterwards the slot holds u, whatever
 // was there, unless its record has expired. It reports whether something had
 // to change.
@@ -107,7 +111,7 @@ func (q *Queue) put(off message.QueueOffset, u Unit, x *ExtUnit, replay bool) (b
 		return false, fmt.Errorf("queue %s: invalid unit %+v for queue offset %d", q, u, off)
 	}
 	if off < 0 || int64(off) >= q.t.maxSlot {
-		return false, fmt.Errorf("queue %s: queue offset %d is out of range", q, off)
+		return false, fmt.Errorf("queue %s: %w: %d", q, ErrOffset, off)
 	}
 	if q.t.opt.ExtDir == "" {
 		x = nil

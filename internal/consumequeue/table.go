@@ -370,11 +370,21 @@ func (t *Table) TrimAll(ctx context.Context) error {
 func (t *Table) Close() error {
 	t.closing.Do(func() {
 		t.closeErr = t.Sync(context.Background())
-		closed := fmt.Errorf("consume queues: %w", base.ErrClosed)
-		t.failed.CompareAndSwap(nil, &closed)
-		t.files.close()
+		t.release()
 	})
 	return t.closeErr
+}
+
+// Discard closes the table without writing anything: what was put since the
+// last Sync is lost. It is for opening a store that turns out not to be
+// openable, and for a store that has been synced. Calling it after Close, or
+// again, does nothing.
+func (t *Table) Discard() { t.closing.Do(t.release) }
+
+func (t *Table) release() {
+	closed := fmt.Errorf("consume queues: %w", base.ErrClosed)
+	t.failed.CompareAndSwap(nil, &closed)
+	t.files.close()
 }
 
 // parallel calls fn for 0 … n-1 on at most workers goroutines and waits for
