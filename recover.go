@@ -79,8 +79,12 @@ func (s *Store) recover(ctx context.Context) error {
 	if plan.flushedTo > tail.End {
 		s.repaired("the log ends at %d, but had reached the disk up to %d: what followed is lost", tail.End, plan.flushedTo)
 	}
+	settled := false // nothing can stand behind the ends of the queues
 	if plan.ext != nil {
-		if count, hash := s.queues.Fingerprint(); count != plan.ext.QueueCount || hash != plan.ext.QueueHash {
+		count, hash := s.queues.Fingerprint()
+		settled = s.recovery.CleanStop && plan.ext.Clean && tail.End == plan.ext.DispatchedTo
+		if count != plan.ext.QueueCount || hash != plan.ext.QueueHash {
+			settled = false
 			s.repaired("the consume queues are not those of the checkpoint; all were compared with the log")
 			plan.replayFrom = s.log.Min()
 		}
@@ -116,8 +120,10 @@ func (s *Store) recover(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := s.queues.TrimAll(ctx); err != nil {
-		return fmt.Errorf("trim consume queues: %w", err)
+	if !settled { // else a look into each of perhaps 100 000 queues would find nothing
+		if err := s.queues.TrimAll(ctx); err != nil {
+			return fmt.Errorf("trim consume queues: %w", err)
+		}
 	}
 	from, err := s.openIndex(ctx, plan.ext, plan.replayFrom, tail.End)
 	if err != nil {
