@@ -98,7 +98,8 @@ func (s *Store) writeCheckpoint(ctx context.Context, clean bool) (err error) {
 		e.Index = checkpoint.IndexState(state)
 		v.IndexTime = max(v.IndexTime, s.indexFull.Load())
 	}
-	v.PhysicTime = max(v.PhysicTime, s.log.FlushedStoreTime())
+	// The flush above covers every dispatched record.
+	v.PhysicTime = max(v.PhysicTime, s.log.FlushedStoreTime(), at.storeTime)
 	v.LogicsTime = max(v.LogicsTime, at.storeTime)
 	if at.last >= 0 {
 		v.LogicsPhysical = at.last

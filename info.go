@@ -2,8 +2,10 @@ package gantry
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strconv"
 
@@ -24,7 +26,7 @@ type Info struct {
 	AllocatedBytes       int64    // what they occupy: files are sparse
 	MinOffset            message.PhysicalOffset
 	EndOffset            message.PhysicalOffset
-	EarliestTimestamp    int64 // store time of the first record in ms; 0: the log is empty
+	EarliestTimestamp    int64 // store time of the first record in ms; 0: the log is empty, or the record damaged
 	LatestTimestamp      int64 // of the last one
 	Checkpoint           CheckpointInfo
 	// Release is the oldest RocketMQ release that leaves what was found in the
@@ -75,9 +77,13 @@ func (s *Store) Info() (Info, error) {
 	for _, f := range s.log.Files() {
 		info.CommitLogFiles = append(info.CommitLogFiles, FileInfo{f.Path, f.Start, f.End})
 	}
-	if t, err := s.EarliestTime(); err == nil {
+	switch t, err := s.EarliestTime(); {
+	case err == nil:
 		info.EarliestTimestamp, info.LatestTimestamp = t, s.log.LastStoreTime()
-	} else if !errors.Is(err, ErrNotFound) {
+	case errors.Is(err, ErrCorrupt): // an overview of a damaged store is wanted most
+		info.LatestTimestamp = s.log.LastStoreTime()
+		info.Recovery.Warnings = append(slices.Clip(info.Recovery.Warnings), fmt.Sprintf("earliest store time: %v", err))
+	case !errors.Is(err, ErrNotFound):
 		return info, err
 	}
 	// s.checkpoint of a store opened read-only holds what recovery made of it.

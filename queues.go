@@ -22,9 +22,11 @@ const (
 // with inner batches. It adds nothing but the choice between the two.
 type queueSet struct {
 	simple, batch *consumequeue.Table
+	misfits       bool // some file had another length than the others
 }
 
 func (s *Store) openQueues(ctx context.Context, discardFrom message.PhysicalOffset) error {
+	misfits := false
 	open := func(dir string, kind consumequeue.Kind) (*consumequeue.Table, error) {
 		o := consumequeue.Options{
 			FS: s.fs, Dir: filepath.Join(s.dir, dir), Kind: kind,
@@ -56,6 +58,7 @@ func (s *Store) openQueues(ctx context.Context, discardFrom message.PhysicalOffs
 		for _, name := range report.Gaps {
 			s.warn("consume queue file %s is missing", name)
 		}
+		misfits = misfits || len(report.Short)+len(report.Long) > 0
 		for _, name := range report.Short {
 			s.warn("consume queue file %s is shorter than its queue's files", name)
 		}
@@ -75,7 +78,7 @@ func (s *Store) openQueues(ctx context.Context, discardFrom message.PhysicalOffs
 	if err != nil {
 		return errors.Join(err, simple.Close())
 	}
-	s.queues = &queueSet{simple: simple, batch: batch}
+	s.queues = &queueSet{simple: simple, batch: batch, misfits: misfits}
 	return nil
 }
 

@@ -82,7 +82,7 @@ func (s *Store) recover(ctx context.Context) error {
 	settled := false // nothing can stand behind the ends of the queues
 	if plan.ext != nil {
 		count, hash := s.queues.Fingerprint()
-		settled = s.recovery.CleanStop && plan.ext.Clean && tail.End == plan.ext.DispatchedTo
+		settled = s.recovery.CleanStop && plan.ext.Clean && tail.End == plan.ext.DispatchedTo && !s.queues.misfits
 		if count != plan.ext.QueueCount || hash != plan.ext.QueueHash {
 			settled = false
 			s.repaired("the consume queues are not those of the checkpoint; all were compared with the log")

@@ -85,7 +85,7 @@ func liveFlag(cmd *cobra.Command, live *bool) {
 
 // rawFlag adds --raw.
 func rawFlag(cmd *cobra.Command, raw *bool) {
-	cmd.Flags().BoolVar(raw, "raw", false, "leave compressed bodies as they are stored")
+	cmd.Flags().BoolVar(raw, "raw", false, "leave bodies compressed with zlib as they are stored (lz4 and zstd always are)")
 }
 
 // refuseHeld fails when somebody holds the store in dir.

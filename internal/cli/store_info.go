@@ -164,7 +164,7 @@ func (a *app) infoText(info gantry.Info, holder string) error {
 	var out bytes.Buffer
 	topics, messages := topicsOf(info.Queues)
 	span := "empty"
-	if info.EarliestTimestamp > 0 {
+	if info.LatestTimestamp > 0 {
 		span = a.clock(info.EarliestTimestamp) + " to " + a.clock(info.LatestTimestamp)
 	}
 	fmt.Fprintf(&out, "%s: %s in %s of %s, %s\n", tool.Printable(info.Dir),
