@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -68,9 +67,7 @@ func (c *site) inodes() []string {
 	}
 	must(c.t, filepath.Walk(c.dir, func(path string, info os.FileInfo, err error) error {
 		if err == nil {
-			if st, ok := info.Sys().(*syscall.Stat_t); ok {
-				out = append(out, fmt.Sprintf("%s %d", path, st.Ino))
-			}
+			out = append(out, fmt.Sprintf("%s %d", path, inode(info)))
 		}
 		return err
 	}))

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -660,6 +659,3 @@ func removeTree(fsys vfs.FS, name string) error {
 	}
 	return errors.Join(fsys.Remove(name), fsys.SyncDir(filepath.Dir(name)))
 }
-
-// sortedKeys returns the keys of a map in order.
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
