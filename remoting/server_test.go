@@ -95,8 +95,18 @@ func newTestServer(t *testing.T, opts ServerOptions) *testServer {
 	}
 	opts.Mux = s.mux()
 	opts.Inline = []int32{codeOnce}
-	opts.OnConnect = func(c *Conn) { s.conns <- c }
-	opts.OnClose = func(_ *Conn, err error) { s.ended <- err }
+	opts.OnConnect = func(c *Conn) {
+		select {
+		case s.conns <- c:
+		default: // a test that does not look
+		}
+	}
+	opts.OnClose = func(_ *Conn, err error) {
+		select {
+		case s.ended <- err:
+		default:
+		}
+	}
 	var err error
 	if s.Server, err = NewServer(opts); err != nil {
 		t.Fatal(err)

@@ -121,7 +121,7 @@ func TestStress(t *testing.T) {
 		})
 	}
 	time.Sleep(2 * time.Second) // the length of the test, not a wait for something
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), patience/2)
 	defer cancel()
 	down := make(chan error, 1)
 	go func() { down <- s.Shutdown(ctx) }()
