@@ -12,7 +12,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 )
 
 // strictServer answers every known code: it decodes the typed header, if the
@@ -167,7 +166,6 @@ func TestHandMadeFrames(t *testing.T) {
 				p := dialRaw(t, s.addr)
 				if c.name == "frame in two pieces" {
 					p.send(c.bytes[:9])
-					time.Sleep(time.Millisecond) // so that they are two
 					p.send(c.bytes[9:])
 				} else {
 					p.send(c.bytes)

@@ -1,6 +1,9 @@
 package remoting
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Bounds of one frame. Each is checked before memory is taken for what it
 // bounds, and memory for large parts grows with the bytes that have arrived,
@@ -108,6 +111,21 @@ func (l Limits) withDefaults() Limits {
 	def(&l.WriteTimeout, defaultWriteTimeout)
 	def(&l.HandshakeTimeout, defaultHandshakeTimeout)
 	return l
+}
+
+// validate names a limit that makes no sense.
+func (l Limits) validate() error {
+	for name, n := range map[string]int64{
+		"MaxConns": int64(l.MaxConns), "MaxInFlight": int64(l.MaxInFlight), "MaxHeld": int64(l.MaxHeld),
+		"MaxHeldTotal": int64(l.MaxHeldTotal), "MaxCalls": int64(l.MaxCalls), "MaxQueued": l.MaxQueued,
+		"MaxQueuedTotal": l.MaxQueuedTotal, "MaxRequestTotal": l.MaxRequestTotal,
+		"FrameTimeout": int64(l.FrameTimeout), "WriteTimeout": int64(l.WriteTimeout), "HandshakeTimeout": int64(l.HandshakeTimeout),
+	} {
+		if n < 0 {
+			return fmt.Errorf("remoting: limit %s is negative: %d", name, n)
+		}
+	}
+	return nil
 }
 
 func def[T int | int64 | time.Duration](p *T, value T) {

@@ -225,3 +225,11 @@ func TestConnLimit(t *testing.T) {
 	c.send(request(codeEcho, 1, ""))
 	c.read()
 }
+
+func TestLimitsValidate(t *testing.T) {
+	for _, l := range []Limits{{MaxConns: -1}, {MaxRequestTotal: -1}, {FrameTimeout: -1}} {
+		if _, err := NewServer(ServerOptions{Options: Options{Limits: l}}); err == nil || !strings.Contains(err.Error(), "negative") {
+			t.Errorf("%+v: %v", l, err)
+		}
+	}
+}

@@ -37,7 +37,7 @@ func (o ServerOptions) Validate() error {
 	if o.TLSRequired && o.TLS == nil {
 		return errors.New("remoting: TLS is required, but there is no configuration for it")
 	}
-	return nil
+	return o.Limits.validate()
 }
 
 // A Server answers requests on any number of listeners.

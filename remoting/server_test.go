@@ -297,11 +297,16 @@ func TestPipelining(t *testing.T) {
 	}
 }
 
-// waitFor polls the figures of the server.
+// waitFor looks at the figures of the server until they are right. There is no
+// event for most of them that is not in the way of what is tested.
 func (s *testServer) waitFor(t *testing.T, what string, ok func(Stats) bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(s.Stats()); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.After(patience); !ok(s.Stats()); {
+		select {
+		case <-tick.C:
+		case <-end:
 			t.Fatalf("waited in vain for %s: %+v", what, s.Stats())
 		}
 	}

@@ -120,7 +120,7 @@ func TestStress(t *testing.T) {
 			}
 		})
 	}
-	time.Sleep(2 * time.Second) // the length of the test, not a wait for something
+	<-time.After(time.Second) // the length of the test
 	ctx, cancel := context.WithTimeout(context.Background(), patience/2)
 	defer cancel()
 	down := make(chan error, 1)
