@@ -157,7 +157,7 @@ func (m *queueModel) check(t *rapid.T) {
 	n := rapid.Int64Range(0, hi-off).Draw(t, "read length")
 	got := make([]byte, n)
 	if r, err := m.q.ReadAt(got, off); int64(r) != n || err != nil || !bytes.Equal(got, m.content[off:off+n]) {
-		t.Fatalf("read %d bytes at %d: %d, %v, or other content", n, off, r, err)
+		t.Fatalf("read %d bytes at %d: %d, %v: got %x, want %x", n, off, r, err, got, m.content[off:off+n])
 	}
 	if m.min > 0 {
 		if _, err := m.q.ReadAt(make([]byte, 1), m.min-1); !errors.Is(err, base.ErrNotFound) {

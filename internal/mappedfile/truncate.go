@@ -121,9 +121,10 @@ func (q *Queue) checkTruncate(files []*File, keep int, off int64) (dirty bool, e
 	return dirty, nil
 }
 
-// adoptable returns f when it can serve as the new file at start, else nil.
+// adoptable returns f when it can serve as the new file at start, else nil. A
+// file with a transient buffer may be zero on disk and still hold bytes there.
 func adoptable(f *File, start int64) (*File, error) {
-	if f.start != start || f.misfit {
+	if f.start != start || f.misfit || f.buf.Load() != nil {
 		return nil, nil
 	}
 	at, err := nonZeroOf(f.sh.fs, f.path, 0, f.size)
