@@ -144,3 +144,72 @@ func BenchmarkPut(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkOpen opens a cleanly stopped store of many queues with one message
+// each, page cache warm. Beside it stands the limit: listing each queue's
+// directory and reading one page of its file.
+func BenchmarkOpen(b *testing.B) {
+	for _, queues := range []int{1_000, 10_000} {
+		b.Run(fmt.Sprintf("queues=%d", queues), func(b *testing.B) {
+			ctx := context.Background()
+			dir := filepath.Join(b.TempDir(), "store")
+			opts := &Options{CommitLogFileSize: 64 << 20, ConsumeQueueFileSize: 20_000, CleanInterval: -1}
+			s, err := Open(ctx, dir, opts)
+			if err != nil {
+				b.Fatal(err)
+			}
+			for i := range queues {
+				if _, err := s.Put(ctx, &message.Message{Topic: fmt.Sprintf("topic-%d", i), Body: []byte("x")}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if err := s.Close(); err != nil {
+				b.Fatal(err)
+			}
+			var open, limit time.Duration
+			for b.Loop() {
+				start := time.Now()
+				s, err := Open(ctx, dir, opts)
+				if err != nil {
+					b.Fatal(err)
+				}
+				open += time.Since(start)
+				if err := s.Close(); err != nil {
+					b.Fatal(err)
+				}
+				start = time.Now()
+				readEachQueue(b, filepath.Join(dir, "consumequeue"))
+				limit += time.Since(start)
+			}
+			b.ReportMetric(open.Seconds()*1e3/float64(b.N), "open-ms")
+			b.ReportMetric(limit.Seconds()*1e3/float64(b.N), "limit-ms")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// readEachQueue lists the directory of each queue and reads a page.
+func readEachQueue(b *testing.B, dir string) {
+	b.Helper()
+	fs := vfs.OS()
+	topics, err := fs.List(dir)
+	if err != nil {
+		b.Fatal(err)
+	}
+	page := make([]byte, 4096)
+	for _, topic := range topics {
+		queue := filepath.Join(dir, topic.Name, "0")
+		files, err := fs.List(queue)
+		if err != nil {
+			b.Fatal(err)
+		}
+		f, err := fs.Open(filepath.Join(queue, files[len(files)-1].Name), vfs.ReadOnly)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := f.ReadAt(page, 0); err != nil {
+			b.Fatal(err)
+		}
+		f.Close()
+	}
+}
