@@ -206,7 +206,7 @@ func crashPoints(yield func(k int) bool) {
 
 func crashSeeds() int {
 	if *crashLong {
-		return 4
+		return 2
 	}
 	return 1
 }
