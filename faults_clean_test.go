@@ -376,6 +376,7 @@ func TestFault_T4_DelayedMessageLost(t *testing.T) {
 			for range 20 {
 				put(testMessage(strings.Repeat("x", 400)))
 			}
+			synctest.Wait() // the scheduler knows of the level
 			put(testMessage("kept", "DELAY", "3"))
 			for range 20 {
 				put(testMessage(strings.Repeat("x", 400)))

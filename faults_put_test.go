@@ -16,33 +16,54 @@ import (
 // TestFault_A1_BusyEnds: an append that takes long refuses other puts, and
 // only as long as it lasts. (An append that panics: commitlog.)
 func TestFault_A1_BusyEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newSite(t, variant{noMmap: true})
-		c.fault = faultfs.New(c.fs)
-		s := c.open()
-		c.put(s, keyed(0))
-		release := make(chan struct{})
-		c.fault.Inject(faultfs.Rule{Ops: faultfs.OpWrite, Name: c.path("commitlog/*"), Count: 1, Hook: func(faultfs.Call) { <-release }})
-		slow := make(chan PutResult)
-		go func() {
-			res, err := s.Put(context.Background(), keyed(1))
-			if err != nil {
-				t.Error(err)
-			}
-			slow <- res
-		}()
-		synctest.Wait()
-		c.clock.add(2 * time.Second)
-		if _, err := s.Put(context.Background(), keyed(2)); !errors.Is(err, ErrBusy) || PutStatusOf(err) != OSPageCacheBusy {
+	c := newSite(t, variant{noMmap: true})
+	c.fault = faultfs.New(c.fs)
+	s := c.open()
+	c.put(s, keyed(0))
+	inside, release := make(chan struct{}), make(chan struct{})
+	c.fault.Inject(faultfs.Rule{Ops: faultfs.OpWrite, Name: c.path("commitlog/*"), Count: 1, Hook: func(faultfs.Call) {
+		close(inside)
+		<-release
+	}})
+	slow := make(chan PutResult)
+	go func() {
+		res, err := s.Put(context.Background(), keyed(1))
+		if err != nil {
+			t.Error(err)
+		}
+		slow <- res
+	}()
+	<-inside
+	c.clock.add(2 * time.Second)
+	refused := make(chan error)
+	go func() {
+		_, err := s.Put(context.Background(), keyed(2))
+		refused <- err
+	}()
+	select {
+	case err := <-refused:
+		if !errors.Is(err, ErrBusy) || PutStatusOf(err) != OSPageCacheBusy {
 			t.Errorf("put beside a stuck append: %v", err)
 		}
-		close(release)
-		c.note(<-slow, keyed(1))
-		c.clock.add(2 * time.Second)
-		c.put(s, keyed(3))
-		c.verify(s)
-		mustClose(t, s)
-	})
+	case <-time.After(10 * time.Second):
+		t.Error("a put beside a stuck append waits for it")
+		go func() { <-refused }()
+	}
+	close(release)
+	c.note(<-slow, keyed(1))
+	c.clock.add(2 * time.Second)
+	mustPut(t, s, keyed(3))
+	if got := len(bodiesAfter(t, s)); got != 3 {
+		t.Errorf("%d messages", got)
+	}
+	mustClose(t, s)
+}
+
+// bodiesAfter waits for the dispatcher and returns the messages of TopicTest 0.
+func bodiesAfter(t testing.TB, s *Store) []string {
+	t.Helper()
+	waitDispatched(t, s)
+	return bodies(t, s, "TopicTest", 0, 0)
 }
 
 func TestFault_A2_RecordLargerThanFile(t *testing.T) {

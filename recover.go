@@ -38,20 +38,12 @@ func (s *Store) recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	check := commitlog.ScanOptions{
+	tail, err := s.log.FindTail(ctx, plan.checkFrom, commitlog.ScanOptions{
 		Check:    s.recoveryCheck(),
 		Progress: func(done, total int64) { s.opts.Progress(Progress{"checking the commit log", done, total, "bytes"}) },
-	}
-	tail, err := s.log.FindTail(ctx, plan.checkFrom, check)
+	})
 	if err != nil {
 		return err
-	}
-	if plan.ext != nil && tail.End < plan.ext.DispatchedTo && tail.ValidBehind == 0 && !tail.Partial {
-		// The log has lost what the checkpoint speaks of.
-		plan.checkFrom, plan.replayFrom, plan.discardFrom, plan.ext = s.log.Min(), s.log.Min(), math.MaxInt64, nil
-		if tail, err = s.log.FindTail(ctx, plan.checkFrom, check); err != nil {
-			return err
-		}
 	}
 	s.recovery.MinOffset, s.recovery.EndOffset, s.recovery.ScannedFrom = s.log.Min(), tail.End, plan.checkFrom
 	if tail.Reason != nil {
