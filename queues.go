@@ -76,7 +76,8 @@ func (s *Store) openQueues(ctx context.Context, discardFrom message.PhysicalOffs
 	}
 	batch, err := open(batchQueueDir, consumequeue.Batch)
 	if err != nil {
-		return errors.Join(err, simple.Close())
+		simple.Discard() // a refused opening writes nothing
+		return err
 	}
 	s.queues = &queueSet{simple: simple, batch: batch, misfits: misfits}
 	return nil

@@ -1,12 +1,54 @@
 package gantry
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
 
+	"github.com/gantrymq/gantry/internal/consumequeue"
+	"github.com/gantrymq/gantry/internal/vfs"
 	"github.com/gantrymq/gantry/internal/vfs/memfs"
 )
+
+// TestRefusedForBatchQueues: an opening that fails at the batch queues leaves
+// the simple ones as they are, although they would have been cut.
+func TestRefusedForBatchQueues(t *testing.T) {
+	fs := memfs.NewCrashable(1)
+	opts := smallOptions(fs, newClock())
+	s := mustOpen(t, opts)
+	var last PutResult
+	for i := range 20 {
+		last = mustPut(t, s, keyed(i))
+	}
+	mustClose(t, s)
+	f, err := fs.Open(testDir+"/commitlog/00000000000000000000", vfs.ReadWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt(make([]byte, last.Size), int64(last.PhysicalOffset)); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := fs.MkdirAll(testDir + "/batchconsumequeue"); err != nil {
+		t.Fatal(err)
+	}
+	foreign, err := fs.Create(testDir + "/batchconsumequeue/CURRENT")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := foreign.Close(); err != nil {
+		t.Fatal(err)
+	}
+	before := tree(t, fs)
+	if _, err := Open(context.Background(), testDir, opts); !errors.Is(err, consumequeue.ErrRocksDB) {
+		t.Fatalf("open: %v", err)
+	}
+	unchanged(t, fs, before, "a refused opening")
+}
 
 // TestQueueOffsetsBeganAgain: a Java broker that deletes a topic leaves its
 // records in the log; a topic made again begins at offset 0. Replaying the
