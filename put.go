@@ -284,7 +284,6 @@ type pendingPut struct {
 	buf   []byte         // the encoded records
 	items []dispatchItem // one for each record
 	count message.QueueOffset
-	first message.QueueOffset // assigned by Fill
 }
 
 var pendingPool = sync.Pool{New: func() any { return new(pendingPut) }}
@@ -351,8 +350,7 @@ func (p *pendingPut) add(m *message.Message, count message.QueueOffset) error {
 
 // Fill writes what is only known under the append lock into the records.
 func (p *pendingPut) Fill(at message.PhysicalOffset, storeTime int64) ([]byte, error) {
-	p.first = p.queue.nextOffset()
-	next := p.first
+	next := p.queue.nextOffset()
 	rest := p.buf
 	for i := range p.items {
 		it := &p.items[i]
