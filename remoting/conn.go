@@ -40,8 +40,9 @@ type Conn struct {
 	writeSince atomic.Int64 // a piece began to be written
 
 	// Of the goroutine that reads.
-	in      frameReader
-	headers headerDecoder
+	in        frameReader
+	headers   headerDecoder
+	unwritten bool // answers of inline handlers may wait for the next frame
 
 	mu struct {
 		sync.Mutex

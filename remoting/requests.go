@@ -129,6 +129,9 @@ func (c *Conn) readResponse(h frameHead, in *inbound) (err error) {
 	c.mu.Lock()
 	c.finishLocked()
 	c.mu.Unlock()
+	if c.unwritten {
+		return c.afterInline()
+	}
 	return nil
 }
 
@@ -172,7 +175,7 @@ func (c *Conn) readRequest(h frameHead, in *inbound) (err error) {
 	default:
 		c.ep.wg.Add(1)
 		go c.runAlone(in, handler.handle)
-		if !pause {
+		if !pause && !c.unwritten {
 			return nil
 		}
 	}
@@ -186,10 +189,12 @@ func (c *Conn) noRoomLocked() bool {
 }
 
 // afterInline writes what the reading goroutine has answered itself, once no
-// further request is there to be read, and waits until there is room for more:
-// the connection is not read meanwhile, and the peer notices.
+// further frame is there to be read, and waits until there is room for more:
+// the connection is not read meanwhile, and the peer notices. What it leaves is
+// for the next frame, whatever that is: its own answer may not come for long.
 func (c *Conn) afterInline() error {
 	more := c.in.hasFrame()
+	c.unwritten = more
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for !c.mu.closed {

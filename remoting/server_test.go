@@ -329,6 +329,32 @@ func TestInline(t *testing.T) {
 	}
 }
 
+// TestInlineNotKeptBack: what an inline handler answered does not wait for the
+// answer to what was read together with its request, which may not come.
+func TestInlineNotKeptBack(t *testing.T) {
+	oneway := mustFrame(&Command{Code: codeMute, Opaque: 2, Flag: FlagOneway})
+	answer := mustFrame(&Command{Code: CodeSuccess, Opaque: 99, Flag: FlagResponse})
+	for _, tt := range []struct {
+		name string
+		next [][]byte
+	}{
+		{"a request that is held", [][]byte{request(codeHold, 2, "")}},
+		{"a request that takes long", [][]byte{request(codeWait, 2, "")}},
+		{"a oneway request", [][]byte{oneway}},
+		{"an answer", [][]byte{answer}},
+		{"several", [][]byte{oneway, answer, request(codeHold, 2, ""), request(codeHold, 3, ""), answer}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := startServer(t, ServerOptions{})
+			p := dialRaw(t, s.addr)
+			p.send(append([][]byte{request(codeOnce, 1, "body")}, tt.next...)...)
+			if got := p.read(); got.Opaque != 1 || string(got.Body) != "body" {
+				t.Errorf("answer %v %q", got, got.Body)
+			}
+		})
+	}
+}
+
 // TestFramesInPieces feeds a stream of frames in pieces of every small size.
 func TestFramesInPieces(t *testing.T) {
 	s := startServer(t, ServerOptions{})
