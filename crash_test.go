@@ -5,271 +5,371 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"slices"
+	"math/rand/v2"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/gantrymq/gantry/internal/vfs"
 	"github.com/gantrymq/gantry/internal/vfs/faultfs"
 	"github.com/gantrymq/gantry/internal/vfs/memfs"
-	"github.com/gantrymq/gantry/message"
 )
 
-var crashLong = flag.Bool("crash.long", false, "crash at every single operation, with more seeds")
+var (
+	crashLong   = flag.Bool("crash.long", false, "try -crash.states crash states instead of a few thousand")
+	crashStates = flag.Int("crash.states", 120_000, "distinct crash states of a long run")
+	crashSeed   = flag.Int64("crash.seed", 0, "seed of the crash tests; 0: the time")
+)
 
-// tinyOptions make files roll after a handful of messages.
-func tinyOptions(fs vfs.FS, clock *testClock) *Options {
-	o := smallOptions(fs, clock)
-	o.CommitLogFileSize = 4096
-	o.ConsumeQueueFileSize = 10 * 20
-	o.IndexSlots, o.IndexEntries = 16, 24
-	return o
+// crashRun is one run of a scenario: the images that a crash at each of its
+// operations can leave.
+type crashRun struct {
+	crashScenario
+	opts *Options
+	mem  *memfs.FS
+	rng  *rand.Rand
+	seed int64
+
+	ledger ledger
+	clock  *testClock
+
+	mu     sync.Mutex
+	rate   float64 // of the operations that are crashed at
+	op     int
+	images []*crashImage
+	known  map[uint64]*crashImage
+	states int
 }
 
-// promise is a message that a put acknowledged.
-type promise struct {
-	body, key string
-	queue     int32
-	offset    message.QueueOffset
-	physical  message.PhysicalOffset
+// crashImage is what a crash leaves, and the ways in which that comes about.
+type crashImage struct {
+	fs     *memfs.FS
+	now    int64
+	states []crashState
 }
 
-// ledger is what a workload tried and what it was promised.
-type ledger struct {
-	tried map[string]bool
-	acked []promise // in the order of the log
-}
+// crashCount is what a test has tried.
+type crashCount struct{ states, images, recoveries, violations atomic.Int64 }
 
-// crashWorkload puts messages of several kinds until something fails.
-func crashWorkload(opts *Options, clock *testClock, rounds int) *ledger {
-	ctx := context.Background()
-	l := &ledger{tried: make(map[string]bool)}
-	n := 0
-	next := func(queue int32) *message.Message {
-		n++
-		body := fmt.Sprintf("%d:%*d", n, 20+n*37%300, n)
-		l.tried[body] = true
-		return &message.Message{
-			Topic: "TopicTest", QueueID: queue, Body: []byte(body),
-			Properties: message.NewProperties("KEYS", fmt.Sprintf("k%d", n), "TAGS", "a", "UNIQ_KEY", fmt.Sprintf("u%d", n)),
-		}
+// newCrashRun prepares a run of a scenario. rate is the part of its operations
+// that it is crashed at.
+func newCrashRun(sc crashScenario, seed int64, rate float64) *crashRun {
+	r := &crashRun{
+		crashScenario: sc, mem: memfs.NewCrashable(seed), seed: seed, rate: rate,
+		rng: rand.New(rand.NewPCG(uint64(seed), 1)), clock: newClock(), known: make(map[uint64]*crashImage),
 	}
-	note := func(res PutResult, msgs ...*message.Message) {
-		at := res.PhysicalOffset
-		for i, m := range msgs {
-			key, _ := m.Properties.Get("KEYS")
-			l.acked = append(l.acked, promise{string(m.Body), key, m.QueueID, res.QueueOffset + message.QueueOffset(i), at})
-			if len(res.sizes) > 0 {
-				at += message.PhysicalOffset(res.sizes[i])
+	r.mem.RequireAllocated(true)
+	r.opts = tinyOptions(nil, r.clock)
+	r.opts.DiskWarningPercent, r.opts.SyncFlushTimeout = 100, time.Minute
+	// Of one page, of several, and with an end inside a page.
+	r.opts.CommitLogFileSize = []int64{4096, 12_288, 6000}[r.rng.IntN(3)]
+	if sc.options != nil {
+		sc.options(r.opts)
+	}
+	return r
+}
+
+func (r *crashRun) work(wrap func(*memfs.FS) *faultfs.FS) *crashWork {
+	opts := r.opts
+	if r.lively {
+		opts = opts.with(tinyIntervals)
+	}
+	return &crashWork{
+		ledger: &r.ledger, mem: r.mem, fs: wrap(r.mem), wrap: wrap, opts: opts, clock: r.clock,
+		rng: rand.New(rand.NewPCG(uint64(r.seed), 2)),
+	}
+}
+
+// watched lets everything through to mem and takes images before each change.
+func (r *crashRun) watched(mem *memfs.FS) *faultfs.FS {
+	fs := faultfs.New(mem)
+	fs.Inject(faultfs.Rule{Ops: faultfs.OpMutating, Hook: func(c faultfs.Call) { r.crashBefore(mem, c) }})
+	return fs
+}
+
+// crashBefore takes the images that a crash before the call c can leave.
+func (r *crashRun) crashBefore(mem *memfs.FS, c faultfs.Call) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.op++
+	if r.rng.Float64() >= r.rate {
+		return
+	}
+	// What was promised before the images are taken must be in them, and
+	// nothing that is sent after.
+	claim := r.ledger.claim()
+	type added struct {
+		im *crashImage
+		st crashState
+	}
+	var news []added
+	for _, policy := range memfs.Policies() {
+		clone := mem.CrashClone(policy, r.rng.Int64())
+		clone.SetCapacity(0)
+		im := r.image(clone)
+		news = append(news, added{im, crashState{claim, policy, fmt.Sprintf("crash before operation %d, %v of %s", r.op, c.Op, filepath.Base(c.Name))}})
+	}
+	after := r.ledger.claim()
+	for _, a := range news {
+		a.st.claim.tried, a.st.claim.removable = after.tried, after.removable
+		a.im.states = append(a.im.states, a.st)
+		a.im.now = max(a.im.now, r.clock.now())
+	}
+	r.states += len(news)
+}
+
+// image returns the image with the content of fs.
+func (r *crashRun) image(fs *memfs.FS) *crashImage {
+	print := fs.Fingerprint()
+	im := r.known[print]
+	if im == nil {
+		im = &crashImage{fs: fs}
+		r.known[print] = im
+		r.images = append(r.images, im)
+	}
+	return im
+}
+
+// strict reports whether everything acknowledged must have survived, not just
+// a prefix.
+func (r *crashRun) strict(policy memfs.Policy) bool {
+	// A process that ends leaves everything: then asynchronous puts are there
+	// as well.
+	return r.opts.Flush == FlushSync || policy == memfs.KeepAll && !r.pool && !r.drops
+}
+
+// verify looks at all images. recoveries is the part of them whose recovery is
+// crashed too.
+func (r *crashRun) verify(t *testing.T, count *crashCount, recoveries float64) {
+	count.states.Add(int64(r.states))
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for worker := range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(r.seed), uint64(worker)+3))
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= len(r.images) || t.Failed() {
+					return
+				}
+				im := r.images[i]
+				var recovery *memfs.FS
+				if rng.Float64() < recoveries {
+					recovery = im.fs.CrashClone(memfs.KeepAll)
+				}
+				r.verifyImage(t, count, im, i%4 == 0)
+				if recovery != nil {
+					r.crashRecovery(t, count, rng, &crashImage{recovery, im.now, im.states}, 2)
+				}
 			}
-		}
+		})
 	}
-	for round := range rounds {
-		s, err := Open(ctx, testDir, opts)
+	wg.Wait()
+}
+
+// verifyImage opens an image and holds it to what was promised.
+func (r *crashRun) verifyImage(t *testing.T, count *crashCount, im *crashImage, look bool) {
+	count.images.Add(1)
+	clock := newClock()
+	clock.set(im.now)
+	kept := im.fs.CrashClone(memfs.KeepAll)
+	in, err := r.inspect(im.fs, clock, look)
+	for i := range im.states {
+		st := &im.states[i]
+		if err == nil {
+			err = st.holds(in, r.strict(st.policy))
+		}
 		if err != nil {
-			return l
-		}
-		for i := range 12 {
-			clock.add(7 * time.Millisecond)
-			if i%5 == 4 {
-				msgs := []*message.Message{next(1), next(1), next(1)}
-				res, err := s.PutBatch(ctx, msgs)
-				if err != nil {
-					s.abandon()
-					return l
-				}
-				note(res, msgs...)
-				continue
+			count.violations.Add(1)
+			dir := filepath.Join(t.ArtifactDir(), fmt.Sprintf("%s-%d", r.name, r.seed))
+			if cerr := copyImage(kept, dir); cerr != nil {
+				t.Log(cerr)
 			}
-			m := next(int32(i % 3))
-			res, err := s.Put(ctx, m)
-			if err != nil {
-				s.abandon()
-				return l
+			t.Errorf("%s, seed %d, %s, %v: %v\nthe image is in %s (kept with go test -artifacts)", r.name, r.seed, st.what, st.policy, err, dir)
+			if in != nil {
+				t.Logf("recovery: %+v", in.recovery)
 			}
-			note(res, m)
-		}
-		if round%2 == 1 {
-			if err := s.Sync(ctx); err != nil {
-				s.abandon()
-				return l
-			}
-		}
-		if s.Close() != nil {
-			return l
-		}
-	}
-	return l
-}
-
-// verifyCrash opens what a crash left and compares it with what was promised.
-func verifyCrash(t *testing.T, opts *Options, l *ledger, sync bool, what string) {
-	t.Helper()
-	ctx := context.Background()
-	s, err := Open(ctx, testDir, opts)
-	if err != nil {
-		t.Fatalf("%s: open: %v", what, err)
-	}
-	first := survivors(t, s, l, what)
-	kept := 0
-	for _, p := range l.acked {
-		got, ok := first[p.queue][p.offset]
-		switch {
-		case ok && got.body == p.body && got.physical == p.physical:
-			kept++
-			if found := queryBodies(t, s, "TopicTest", p.key, QueryOptions{}); !slices.Equal(found, []string{p.body}) {
-				t.Fatalf("%s: key %s of a surviving message gives %q", what, p.key, found)
-			}
-		case sync:
-			t.Fatalf("%s: acknowledged message %q at queue %d offset %d is gone; there is %+v; %+v", what, p.body, p.queue, p.offset, got, s.Recovery())
-		}
-	}
-	if !sync {
-		for i, p := range l.acked {
-			if got := first[p.queue][p.offset]; (i < kept) != (got.body == p.body && got.physical == p.physical) {
-				t.Fatalf("%s: %d messages survive, but they are not the first ones: %q at %d", what, kept, p.body, i)
-			}
-		}
-	}
-	mustClose(t, s)
-	s, err = Open(ctx, testDir, opts)
-	if err != nil {
-		t.Fatalf("%s: open again: %v", what, err)
-	}
-	second := survivors(t, s, l, what)
-	if fmt.Sprint(first) != fmt.Sprint(second) {
-		t.Fatalf("%s: two openings differ: %v and %v", what, first, second)
-	}
-	res := mustPut(t, s, testMessage("after the crash", "KEYS", "after"))
-	if want := message.QueueOffset(len(second[0])); res.QueueOffset != want {
-		t.Fatalf("%s: a put after the crash got queue offset %d, want %d", what, res.QueueOffset, want)
-	}
-	waitDispatched(t, s)
-	if found := queryBodies(t, s, "TopicTest", "after", QueryOptions{}); len(found) != 1 {
-		t.Fatalf("%s: a put after the crash is found %d times", what, len(found))
-	}
-	mustClose(t, s)
-	checkStore(t, opts.FS)
-}
-
-// stored is a message as a reader sees it.
-type stored struct {
-	body     string
-	physical message.PhysicalOffset
-}
-
-// survivors reads all queues: offsets without holes, nothing that was never
-// sent, nothing twice.
-func survivors(t *testing.T, s *Store, l *ledger, what string) map[int32]map[message.QueueOffset]stored {
-	t.Helper()
-	out := make(map[int32]map[message.QueueOffset]stored)
-	seen := make(map[string]bool)
-	for _, q := range s.Queues() {
-		msgs := make(map[message.QueueOffset]stored)
-		out[q.QueueID] = msgs
-		next := message.QueueOffset(0)
-		for next < q.MaxOffset {
-			res, err := s.Get(q.Topic, q.QueueID, next, GetOptions{})
-			if err != nil || res.Status != Found || len(res.Damaged) > 0 {
-				t.Fatalf("%s: get %s/%d at %d: %v, %+v", what, q.Topic, q.QueueID, next, err, res)
-			}
-			ext, err := res.Messages()
-			if err != nil {
-				t.Fatalf("%s: %v", what, err)
-			}
-			for _, m := range ext {
-				body := string(m.Body)
-				if m.QueueOffset != next || seen[body] || !l.tried[body] {
-					t.Fatalf("%s: queue %d offset %d holds a message with offset %d, seen before %v, sent %v: %q", what, q.QueueID, next, m.QueueOffset, seen[body], l.tried[body], body)
-				}
-				seen[body] = true
-				msgs[next] = stored{body, m.PhysicalOffset}
-				next++
-			}
-		}
-	}
-	return out
-}
-
-// crashPoints yields the operations to crash at.
-func crashPoints(yield func(k int) bool) {
-	step := 1
-	if !*crashLong {
-		step = 5
-	}
-	for k := 0; ; k += step {
-		if !yield(k) {
 			return
 		}
 	}
 }
 
-func crashSeeds() int {
-	if *crashLong {
-		return 2
-	}
-	return 1
-}
-
-// TestCrashAtEveryOperation crashes a workload at each change that it makes to
-// the file system, tries what may be left of it, and holds it to its promises.
-func TestCrashAtEveryOperation(t *testing.T) {
-	for _, mode := range []FlushMode{FlushSync, FlushAsync} {
-		name := map[FlushMode]string{FlushSync: "sync", FlushAsync: "async"}[mode]
-		for _, mmap := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s/mmap=%v", name, mmap), func(t *testing.T) {
-				t.Parallel()
-				states := 0
-				crashPoints(func(k int) bool {
-					clock := newClock()
-					mem := memfs.NewCrashable(int64(k))
-					fs := faultfs.CrashAt(mem, k)
-					opts := tinyOptions(fs, clock).with(func(o *Options) { o.Flush, o.WriteWithoutMmap = mode, !mmap })
-					l := crashWorkload(opts, clock, 3)
-					for _, policy := range memfs.Policies() {
-						for seed := range crashSeeds() {
-							clone := mem.CrashClone(policy, int64(seed))
-							// A process that ends leaves everything: then async
-							// puts are there too.
-							verifyCrash(t, opts.with(func(o *Options) { o.FS = clone }), l, mode == FlushSync || policy == memfs.KeepAll,
-								fmt.Sprintf("crash at %d, %v, seed %d", k, policy, seed))
-							states++
-						}
-					}
-					return fs.Crashed()
-				})
-				t.Logf("%d crash states", states)
-			})
-		}
-	}
-}
-
-// TestCrashDuringRecovery crashes the opening that follows a crash, and the
-// one after that.
-func TestCrashDuringRecovery(t *testing.T) {
-	clock := newClock()
-	states := 0
-	crashPoints(func(k int) bool {
-		mem := memfs.NewCrashable(int64(k))
-		fs := faultfs.CrashAt(mem, 150)
-		opts := tinyOptions(fs, clock)
-		l := crashWorkload(opts, clock, 3)
-		clone := mem.CrashClone(memfs.LoseRandomPages|memfs.Torn, int64(k))
-		crashed := false
-		for twice := range 2 {
-			fs := faultfs.CrashAt(clone, k+twice)
-			s, err := Open(context.Background(), testDir, opts.with(func(o *Options) { o.FS = fs }))
-			if err == nil {
-				s.abandon()
-			} else if !errors.Is(err, faultfs.ErrCrashed) {
-				t.Fatalf("recovery crashed at %d: %v", k, err)
+// crashRecovery crashes the opening of an image at some of its operations, and
+// the opening of what that leaves, depth levels deep.
+func (r *crashRun) crashRecovery(t *testing.T, count *crashCount, rng *rand.Rand, im *crashImage, depth int) {
+	var left []*memfs.FS
+	seen := make(map[uint64]bool)
+	fs := faultfs.New(im.fs)
+	fs.Inject(faultfs.Rule{Ops: faultfs.OpMutating, Hook: func(faultfs.Call) {
+		// Recovery changes files by several goroutines.
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for range 2 {
+			policies := memfs.Policies()
+			clone := im.fs.CrashClone(policies[rng.IntN(len(policies))], rng.Int64())
+			if print := clone.Fingerprint(); !seen[print] {
+				seen[print] = true
+				left = append(left, clone)
 			}
-			crashed = crashed || fs.Crashed()
-			clone = clone.CrashClone(memfs.LoseRandomPages|memfs.Torn, int64(k+twice))
 		}
-		verifyCrash(t, opts.with(func(o *Options) { o.FS = clone }), l, true, fmt.Sprintf("recovery crashed at %d", k))
-		states++
-		return crashed
-	})
-	t.Logf("%d crash states", states)
+	}})
+	clock := newClock()
+	clock.set(im.now)
+	s, err := Open(context.Background(), testDir, r.opts.with(func(o *Options) { o.FS, o.Now, o.NoDelivery = fs, clock.now, true }))
+	if err != nil {
+		t.Errorf("%s, seed %d: opening an image that opened before: %v", r.name, r.seed, err)
+		return
+	}
+	fs.Crash() // what happens after the opening belongs to another run
+	s.abandon()
+	rng.Shuffle(len(left), func(i, j int) { left[i], left[j] = left[j], left[i] })
+	left = left[:min(len(left), 40*depth)]
+	for i, clone := range left {
+		if t.Failed() {
+			return
+		}
+		deeper := depth > 1 && i%20 == 0
+		var again *memfs.FS
+		if deeper {
+			again = clone.CrashClone(memfs.KeepAll)
+		}
+		count.states.Add(1)
+		count.recoveries.Add(1)
+		states := make([]crashState, len(im.states))
+		for j, st := range im.states {
+			st.what += ", then in the recovery"
+			states[j] = st
+		}
+		r.verifyImage(t, count, &crashImage{clone, im.now, states}, false)
+		if deeper {
+			r.crashRecovery(t, count, rng, &crashImage{again, im.now, states}, depth-1)
+		}
+	}
+}
+
+// copyImage writes the files of a crash image to the disk.
+func copyImage(fs *memfs.FS, dir string) error {
+	entries, err := fs.List(testDir)
+	if err != nil {
+		return err
+	}
+	if err := vfs.OS().MkdirAll(dir); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		from, to := filepath.Join(testDir, e.Name), filepath.Join(dir, e.Name)
+		if err := copyAcross(fs, from, to, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func copyAcross(fs vfs.FS, from, to string, e vfs.Entry) error {
+	if !e.IsDir() {
+		data, err := vfs.ReadFile(fs, from, 1<<30)
+		if err != nil {
+			return err
+		}
+		return writeNew(vfs.OS(), to, data)
+	}
+	if err := vfs.OS().MkdirAll(to); err != nil {
+		return err
+	}
+	entries, err := fs.List(from)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := copyAcross(fs, filepath.Join(from, e.Name), filepath.Join(to, e.Name), e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestCrashAtEveryOperation runs each scenario, takes what a crash before each
+// of its changes to the file system can leave, and holds that to what was
+// promised by then. The openings that follow are crashed as well, and those
+// that follow them. The short form crashes at some of the operations only.
+func TestCrashAtEveryOperation(t *testing.T) {
+	seed := *crashSeed
+	if seed == 0 {
+		seed = time.Now().UnixNano() & 0xffffffff
+	}
+	t.Logf("-crash.seed=%d", seed)
+	share, rate, recoveries := int64(0), 0.03, 0.005
+	if *crashLong {
+		share, rate, recoveries = int64(*crashStates/len(crashScenarios)), 1, 0.003
+	}
+	var total crashCount
+	start := time.Now()
+	for i, sc := range crashScenarios {
+		t.Run(sc.name, func(t *testing.T) {
+			var count crashCount
+			for run := int64(0); run == 0 || count.images.Load() < share && !t.Failed(); run++ {
+				r := newCrashRun(sc, seed+int64(i)*1000+run, rate)
+				w := r.work(r.watched)
+				if err := sc.run(w); err != nil {
+					t.Errorf("seed %d: the workload failed: %v", r.seed, err)
+				}
+				if w.s != nil {
+					w.s.abandon()
+				}
+				r.crashBefore(r.mem, faultfs.Call{Name: "nothing: all is done"})
+				r.verify(t, &count, recoveries)
+			}
+			t.Logf("%d crash states, %d distinct images of them %d from crashed recoveries, %d violations",
+				count.states.Load(), count.images.Load(), count.recoveries.Load(), count.violations.Load())
+			total.states.Add(count.states.Load())
+			total.images.Add(count.images.Load())
+			total.recoveries.Add(count.recoveries.Load())
+			total.violations.Add(count.violations.Load())
+		})
+	}
+	t.Logf("in all %d crash states, %d distinct images opened, of them %d from crashed recoveries, %d violations, %v",
+		total.states.Load(), total.images.Load(), total.recoveries.Load(), total.violations.Load(), time.Since(start).Round(time.Second))
+}
+
+// TestCrashEndsEverything: from the k-th change on every call fails, as it does
+// for a process whose disk went away. The store answers errors, hangs nowhere,
+// and what reached the files keeps the promises.
+func TestCrashEndsEverything(t *testing.T) {
+	step := 40
+	if *crashLong {
+		step = 3
+	}
+	var count crashCount
+	for i, sc := range crashScenarios {
+		t.Run(sc.name, func(t *testing.T) {
+			for k := i; ; k += step {
+				r := newCrashRun(sc, int64(k), 1)
+				var last *faultfs.FS
+				changes := 0
+				w := r.work(func(mem *memfs.FS) *faultfs.FS {
+					if last != nil {
+						changes += last.Changes()
+					}
+					last = faultfs.CrashAt(mem, max(0, k-changes))
+					return last
+				})
+				err := sc.run(w)
+				if w.s != nil {
+					w.s.abandon()
+				}
+				if err != nil && !errors.Is(err, faultfs.ErrCrashed) && !errors.Is(err, ErrReadOnly) && !errors.Is(err, ErrClosed) {
+					t.Errorf("crash at %d: %v", k, err)
+				}
+				r.crashBefore(r.mem, faultfs.Call{Name: "anything"})
+				r.verify(t, &count, 0)
+				if t.Failed() || !last.Crashed() {
+					return
+				}
+			}
+		})
+	}
+	t.Logf("%d crash states, %d distinct images opened", count.states.Load(), count.images.Load())
 }

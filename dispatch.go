@@ -35,16 +35,26 @@ func (it *dispatchItem) end() message.PhysicalOffset {
 
 // ringSize is how many records the dispatcher can be fed with from memory
 // before it has to read the log: some 10 ms at full speed.
-const ringSize = 1 << 14
+const (
+	ringSize = 1 << 14
+	ringPart = 1 << 8
+)
 
 // dispatchRing carries items from the appenders, who hold the append lock, to
 // the dispatcher. An item that does not fit is dropped: the dispatcher sees
 // the hole and reads the log.
 type dispatchRing struct {
-	slots [ringSize]dispatchItem
+	// parts are made when they are first filled, under the append lock; the
+	// position published behind an item publishes its part as well. Most stores
+	// never need more than the first.
+	parts [ringSize / ringPart]*[ringPart]dispatchItem
 	head  atomic.Uint64 // next to take; the dispatcher's
 	_     [56]byte      // keeps the two positions on cache lines of their own
 	tail  atomic.Uint64 // next to fill; under the append lock
+}
+
+func (r *dispatchRing) slot(at uint64) *dispatchItem {
+	return &r.parts[at%ringSize/ringPart][at%ringPart]
 }
 
 func (r *dispatchRing) push(it *dispatchItem) {
@@ -52,7 +62,10 @@ func (r *dispatchRing) push(it *dispatchItem) {
 	if tail-r.head.Load() == ringSize {
 		return
 	}
-	slot := &r.slots[tail%ringSize]
+	if part := &r.parts[tail%ringSize/ringPart]; *part == nil {
+		*part = new([ringPart]dispatchItem)
+	}
+	slot := r.slot(tail)
 	hashes := append(slot.hashes[:0], it.hashes...)
 	*slot = *it
 	slot.hashes = hashes
@@ -65,7 +78,7 @@ func (r *dispatchRing) peek() *dispatchItem {
 	if head == r.tail.Load() {
 		return nil
 	}
-	return &r.slots[head%ringSize]
+	return r.slot(head)
 }
 
 func (r *dispatchRing) pop() { r.head.Store(r.head.Load() + 1) }
@@ -207,7 +220,7 @@ func (s *Store) itemOf(v *message.View, it *dispatchItem) {
 		return it.delay
 	})
 	it.queue = s.topicQueue(topic, v.QueueID)
-	if !s.opts.NoIndex {
+	if !s.opts.NoIndex && (!s.recovering || v.PhysicalOffset > s.indexedTo) {
 		it.hashes = v.IndexHashes(it.hashes, !s.opts.NoTagIndex)
 	}
 	if s.opts.LightQueues && it.dispatchable {
@@ -319,6 +332,10 @@ func (s *Store) tryUnit(q *topicQueue, off, count message.QueueOffset, it *dispa
 		q.queue = cq
 	}
 	if s.recovering {
+		if q.ahead.holds(q.queue, off, consumequeue.Unit{Physical: it.physical, Size: it.size, Tags: tags}) {
+			return nil // as after most crashes for most records
+		}
+		q.ahead.drop() // what follows may change the queue
 		ours, err := s.settleRestart(q.queue, off, it)
 		if err != nil || !ours {
 			return err
@@ -455,7 +472,12 @@ func (s *Store) nextRecord(at, limit message.PhysicalOffset) message.PhysicalOff
 	for from := at + 1; from < limit; {
 		part := chunk[:min(int64(len(chunk)), int64(limit-from))]
 		if err := s.log.Read(from, part); err != nil {
-			return limit
+			// A page that cannot be read does not hide those behind it.
+			part = part[:min(len(part), pageBytes-int(from%pageBytes))]
+			if err := s.log.Read(from, part); err != nil {
+				from += message.PhysicalOffset(len(part))
+				continue
+			}
 		}
 		for i := 0; i+8 <= len(part); i++ {
 			if message.IsMagic(part[i+4:]) && valid(from+message.PhysicalOffset(i)) {
@@ -463,12 +485,16 @@ func (s *Store) nextRecord(at, limit message.PhysicalOffset) message.PhysicalOff
 			}
 		}
 		if len(part) < 8 {
-			break
+			from += message.PhysicalOffset(len(part))
+			continue
 		}
 		from += message.PhysicalOffset(len(part) - 7)
 	}
 	return limit
 }
+
+// pageBytes is what a disk or a mapping fails to read in one piece.
+const pageBytes = 4096
 
 // sleep waits for d and reports whether ctx is still alive.
 func sleep(ctx context.Context, d time.Duration) bool {

@@ -19,12 +19,18 @@ type Events struct {
 	Removed func(Removal)
 	// Recovered: opening has finished.
 	Recovered func(Recovery)
-	// Damage: bytes that violate the format were met after opening. The
-	// reader got an error or went around them.
+	// Damage: bytes that violate the format, or cannot be read, were met after
+	// opening. The reader got an error or went around them; or it was a scrub
+	// that met them (Options.ScrubRate), and no reader yet.
 	Damage func(err error)
 	// WriteError: writing queues, index, checkpoint or the offsets of delayed
-	// messages failed. The store tries again and loses nothing meanwhile.
+	// messages failed. The store tries again and loses nothing meanwhile, unless
+	// errors.Is(err, ErrReadOnly).
 	WriteError func(what string, err error)
+	// Failed: a sync failed. The store takes no more messages until it is
+	// opened anew, and says so in every answer; what was acknowledged stays
+	// readable. Called once.
+	Failed func(err error)
 }
 
 // Arrival describes a message that has become readable.

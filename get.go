@@ -302,14 +302,24 @@ func (s *Store) readUnit(u consumequeue.Unit, filter Filter) (rec []byte, ok boo
 // ErrNotFound: nothing is there, or it has been deleted; ErrCorrupt: the
 // position is not that of a record, or the record is damaged.
 func (s *Store) MessageAt(at message.PhysicalOffset) (message.Ext, error) {
+	rec, err := s.RecordAt(at)
+	if err != nil {
+		return message.Ext{}, err
+	}
+	return message.Decode(rec)
+}
+
+// RecordAt returns what MessageAt returns as the bytes of its record (format:
+// section 3.1), a copy that the caller may keep.
+func (s *Store) RecordAt(at message.PhysicalOffset) ([]byte, error) {
 	if s.closed.Load() {
-		return message.Ext{}, ErrClosed
+		return nil, ErrClosed
 	}
 	_, rec, err := s.log.ReadRecord(at, nil, s.readCheck())
 	if err != nil {
-		return message.Ext{}, fmt.Errorf("message at %d: %w", at, err)
+		return nil, fmt.Errorf("message at %d: %w", at, err)
 	}
-	return message.Decode(rec)
+	return rec, nil
 }
 
 // MessageByID returns the message with an offset message id. The host in the

@@ -98,6 +98,9 @@ func TestGolden(t *testing.T) {
 			t.Errorf("after our own clean stop: %+v", r)
 		}
 		compareGolden(t, s, m)
+		if state := scrub(t, s); state.Findings > 0 {
+			t.Errorf("a scrub finds damage: %+v", state)
+		}
 		mustClose(t, s)
 	})
 }

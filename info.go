@@ -35,6 +35,9 @@ type Info struct {
 	Release, Trace string
 	Queues         []QueueInfo
 	Recovery       Recovery
+	// Scrub is the last pass; of a store that was opened read-only, that of
+	// the process that wrote it.
+	Scrub Scrub
 }
 
 // FileInfo describes a commit log file.
@@ -71,7 +74,7 @@ func (s *Store) Info() (Info, error) {
 	}
 	info := Info{
 		Dir: s.dir, CommitLogFileSize: s.log.FileSize(), ConsumeQueueFileSize: s.queues.simple.FileSize(),
-		Queues: s.Queues(), Recovery: s.recovery,
+		Queues: s.Queues(), Recovery: s.recovery, Scrub: s.scrubbing.now(),
 	}
 	info.MinOffset, info.EndOffset = s.Range()
 	for _, f := range s.log.Files() {

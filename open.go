@@ -51,6 +51,7 @@ func Open(ctx context.Context, dir string, opts *Options) (*Store, error) {
 	if err := s.open(ctx); err != nil {
 		return nil, fmt.Errorf("open store %s: %w", dir, err)
 	}
+	s.loadScrub()
 	s.start()
 	return s, nil
 }
@@ -173,7 +174,7 @@ func (s *Store) openFiles() error {
 		Warm:             s.opts.WarmUpFiles, LockMemory: s.opts.LockMemory, RandomAccess: s.opts.RandomAccess,
 		Now: s.opts.Now, Logger: s.opts.Logger, OnFailure: s.fail,
 	}
-	if s.opts.TransientStorePool {
+	if s.opts.TransientStorePool && !s.opts.ReadOnly {
 		o.PoolSize = s.opts.TransientStorePoolSize
 	}
 	log, report, err := commitlog.Open(o)
@@ -186,10 +187,14 @@ func (s *Store) openFiles() error {
 	if err != nil {
 		return err
 	}
-	if s.opts.IsBatchTopic == nil {
-		if s.opts.IsBatchTopic, err = s.batchTopicsOnDisk(); err != nil {
-			return err
-		}
+	onDisk, err := s.batchTopicsOnDisk()
+	if err != nil {
+		return err
+	}
+	if also := s.opts.IsBatchTopic; also == nil {
+		s.opts.IsBatchTopic = onDisk
+	} else {
+		s.opts.IsBatchTopic = func(topic string) bool { return onDisk(topic) || also(topic) }
 	}
 	return nil
 }
@@ -349,6 +354,9 @@ func (s *Store) start() {
 	loops := []func(context.Context){s.runDispatcher, s.runCheckpoints, s.runCleaner}
 	if !s.opts.NoDelay && !s.opts.NoDelivery {
 		loops = append(loops, s.scheduler.run)
+	}
+	if s.opts.ScrubRate > 0 {
+		loops = append(loops, s.runScrub)
 	}
 	for _, loop := range loops {
 		s.loops.Go(func() { loop(ctx) })

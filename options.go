@@ -121,9 +121,9 @@ type Options struct {
 	// INNER_MULTI_DISPATCH property names. RocketMQ: enableLmq and
 	// enableMultiDispatch.
 	LightQueues bool
-	// IsBatchTopic says which topics have batch consume queues. nil means
-	// those with such a queue on disk already, and those that
-	// config/topics.json marks with queue.type=BatchCQ.
+	// IsBatchTopic says which topics have batch consume queues, besides those
+	// with such a queue on disk already and those that config/topics.json
+	// marks with queue.type=BatchCQ. nil means no others.
 	IsBatchTopic func(topic string) bool
 	// ReadUnflushed lets consumers see messages under FlushSync before they
 	// are on stable storage. RocketMQ: readUnCommitted.
@@ -156,6 +156,15 @@ type Options struct {
 	// leaves at least that much of the log.
 	KeepUnexpired bool
 	KeepBytes     int64
+
+	// ScrubRate lets the store verify what it holds in the background, before
+	// a consumer meets damage: so many bytes a second, see Store.Scrub. 0 means
+	// not at all, because reading a store through costs page cache and disk
+	// time that only its operator can judge. At 4 MiB/s a terabyte takes three
+	// days. ScrubInterval is the pause from the end of one pass to the next; 0
+	// means a day.
+	ScrubRate     int64
+	ScrubInterval time.Duration
 
 	// StoreHost is the address that records and message ids carry when the
 	// message has none; the zero value means 127.0.0.1:10911.
@@ -228,6 +237,7 @@ func (o *Options) withDefaults(dir string) Options {
 	setDefault(&d.DeleteWhen, "04")
 	setDefault(&d.CleanInterval, 10*time.Second)
 	setDefault(&d.DeleteBatch, 10)
+	setDefault(&d.ScrubInterval, 24*time.Hour)
 	setDefault(&d.DiskMaxUsedPercent, 75)
 	setDefault(&d.DiskCleanForciblyPercent, 85)
 	setDefault(&d.DiskWarningPercent, 90)
@@ -266,6 +276,7 @@ func (o *Options) Validate() error {
 	positive("IndexSlots", int64(d.IndexSlots))
 	positive("MaxMessageSize", int64(d.MaxMessageSize))
 	positive("KeepBytes", d.KeepBytes)
+	positive("ScrubRate", d.ScrubRate)
 	positive("FlushLeastPages", int64(d.FlushLeastPages))
 	positive("TransientStorePoolSize", int64(d.TransientStorePoolSize))
 	positive("DeleteBatch", int64(d.DeleteBatch))
@@ -277,6 +288,7 @@ func (o *Options) Validate() error {
 		{"FlushInterval", d.FlushInterval}, {"FlushThoroughInterval", d.FlushThoroughInterval},
 		{"SyncFlushTimeout", d.SyncFlushTimeout}, {"CheckpointInterval", d.CheckpointInterval},
 		{"CommitInterval", d.CommitInterval}, {"BusyTimeout", d.BusyTimeout},
+		{"ScrubInterval", d.ScrubInterval},
 	} {
 		if p.v < 0 {
 			bad("%s is %v; it must not be negative", p.name, p.v)

@@ -47,8 +47,9 @@ func (r PutResult) MsgID() string {
 // the message is on stable storage, except when the message's WAIT property is
 // false; ctx bounds that wait only. After an error for which
 // errors.Is(err, ErrFlushTimeout) or ctx's error holds, the message is stored
-// all the same and the result is valid; after every other error nothing was
-// stored. Put does not keep m.
+// all the same and the result is valid; when the sync failed that it waited for
+// (ErrReadOnly) it may be stored or not, and nobody can know; after every other
+// error nothing was stored. Put does not keep m.
 //
 // A message whose DELAY property is a level above 0 is stored under the
 // schedule topic and delivered to its own when its time has come, unless
@@ -392,6 +393,9 @@ func (s *Store) append(p *pendingPut, m *message.Message) (PutResult, error) {
 	}
 	at, storeTime, err := s.log.Append(len(p.buf), p)
 	if err != nil {
+		if PutStatusOf(err) == UnknownError {
+			s.stats.writeErrors.Add(1) // neither refused nor full: the disk
+		}
 		return PutResult{}, fmt.Errorf("put to %s/%d: %w", p.queue.topic, p.queue.id, err)
 	}
 	res := PutResult{

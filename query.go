@@ -102,6 +102,15 @@ func (s *Store) QueryRecords(ctx context.Context, topic, key string, opts QueryO
 	return errors.Join(damage...)
 }
 
+// Indexed returns store time in ms and position of the newest message in the key
+// index; 0 and -1 when there is none.
+func (s *Store) Indexed() (storeTime int64, at message.PhysicalOffset) {
+	if s.index == nil {
+		return 0, -1
+	}
+	return s.index.Last()
+}
+
 // tagPrefix marks tags among the keys of an index (RocketMQ 5.4.0).
 const tagPrefix = "T#"
 

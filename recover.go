@@ -99,6 +99,11 @@ func (s *Store) recover(ctx context.Context) error {
 	if err := s.removeEmptyLogFiles(); err != nil {
 		return err
 	}
+	if !s.recovery.CleanStop && !s.opts.ReadOnly && plan.flushedTo >= 0 {
+		if err := s.log.Renew(plan.flushedTo, tail.End); err != nil {
+			return err
+		}
+	}
 	lastTime := tail.StoreTime
 	if tail.Last < 0 && plan.ext != nil {
 		lastTime = plan.ext.LastStoreTime
@@ -172,7 +177,7 @@ type recoveryPlan struct {
 	replayFrom  message.PhysicalOffset // records from here on are compared with queues and index
 	discardFrom message.PhysicalOffset // queue units of records from here on are not believed
 	ext         *checkpoint.Ext        // the checkpoint that the plan rests on; nil: none
-	flushedTo   message.PhysicalOffset // the log before it was on stable storage
+	flushedTo   message.PhysicalOffset // the log before it was on stable storage; -1: not known
 }
 
 // planRecovery decides from where to check and replay.
@@ -190,7 +195,7 @@ func (s *Store) planRecovery() (recoveryPlan, error) {
 	}
 	// Another program wrote last, or nothing is known. Units of all queues are
 	// believed as far as they fit the log, and each is compared with it.
-	all := recoveryPlan{checkFrom: s.log.Min(), replayFrom: s.log.Min(), discardFrom: math.MaxInt64}
+	all := recoveryPlan{checkFrom: s.log.Min(), replayFrom: s.log.Min(), discardFrom: math.MaxInt64, flushedTo: -1}
 	if ext != nil {
 		all.flushedTo = ext.FlushedTo
 	}
@@ -339,6 +344,10 @@ func (s *Store) logEmptied(ctx context.Context, tail commitlog.Tail, plan recove
 // replay dispatches the records from from to the end of the log again.
 func (s *Store) replay(ctx context.Context, from message.PhysicalOffset, tail commitlog.Tail, plan recoveryPlan) error {
 	s.dispatched = dispatched{to: from, last: -1}
+	s.indexedTo = -1
+	if s.index != nil {
+		_, s.indexedTo = s.index.Last()
+	}
 	for from < tail.End {
 		var failed error
 		end, err := s.log.Scan(ctx, from, tail.End, commitlog.ScanOptions{

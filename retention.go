@@ -28,6 +28,10 @@ func (s *Store) runCleaner(ctx context.Context) {
 	if s.opts.CleanInterval < 0 {
 		return
 	}
+	// A store that is opened on a full disk refuses puts at once.
+	if use, err := s.diskUse(); err == nil {
+		s.setDiskFull(use)
+	}
 	t := time.NewTicker(s.opts.CleanInterval)
 	defer t.Stop()
 	for {

@@ -47,6 +47,7 @@ type Store struct {
 	scratch    struct{ hashes []int32 }
 	topics     map[string]string // interned topic names
 	recovering bool
+	indexedTo  message.PhysicalOffset // while recovering: what the index has already
 
 	dispatchedTo atomic.Int64 // = dispatched.to
 	readers      broadcast
@@ -62,6 +63,7 @@ type Store struct {
 	cleanMu sync.Mutex
 
 	scheduler scheduler
+	scrubbing scrubbing
 	stats     stats
 	recovery  Recovery
 
@@ -91,20 +93,32 @@ type Stats struct {
 	DamagedReads  int64
 	WriteErrors   int64
 	Queues        int
-	DiskFull      bool
-	Failure       error // why the store is read-only, or nil
+	DiskFull      bool  // disk use is above Options.DiskWarningPercent: puts are refused, reads go on
+	Failure       error // the failed sync that made the store read-only for good, or nil
+	IndexFailure  error // why the index leaves messages out, or nil
+	Scrub         Scrub // see Options.ScrubRate
 }
 
 // Stats returns the counters.
 func (s *Store) Stats() Stats {
+	var indexFailure error
+	if s.index != nil {
+		indexFailure = s.index.Degraded()
+	}
 	return Stats{
 		Puts: s.stats.puts.Load(), PutBytes: s.stats.putBytes.Load(),
 		MinOffset: s.log.Min(), EndOffset: s.log.End(), FlushedOffset: s.log.Flushed(),
 		DispatchedTo: message.PhysicalOffset(s.dispatchedTo.Load()),
 		SkippedBytes: s.stats.skippedBytes.Load(), DamagedReads: s.stats.damaged.Load(), WriteErrors: s.stats.writeErrors.Load(),
 		Queues: s.queues.Len(), DiskFull: s.diskFull.Load(), Failure: s.failure(),
+		IndexFailure: indexFailure, Scrub: s.scrubbing.now(),
 	}
 }
+
+// Writable returns nil when the store takes messages now, else the error with
+// which puts are refused: ErrClosed, ErrReadOnly wrapping the failed sync that
+// is the reason, ErrDiskFull, ErrBusy. It is what a health check asks.
+func (s *Store) Writable() error { return s.mayPut() }
 
 // Dir returns the directory the store was opened on.
 func (s *Store) Dir() string { return s.dir }
@@ -137,8 +151,12 @@ func (s *Store) failure() error {
 
 // fail makes the store read-only for good.
 func (s *Store) fail(err error) {
-	if s.failed.CompareAndSwap(nil, &err) {
-		s.opts.Logger.Error("store is read-only from now on", "err", err)
+	if !s.failed.CompareAndSwap(nil, &err) {
+		return
+	}
+	s.opts.Logger.Error("store is read-only from now on", "err", err)
+	if s.opts.Events.Failed != nil {
+		s.opts.Events.Failed(err)
 	}
 }
 
@@ -146,8 +164,10 @@ func (s *Store) reportWriteError(what string, err error) {
 	s.stats.writeErrors.Add(1)
 	if errors.Is(err, ErrReadOnly) {
 		s.fail(err)
+		s.opts.Logger.Error("write failed for good", "what", what, "err", err)
+	} else {
+		s.opts.Logger.Error("write failed, will be tried again", "what", what, "err", err)
 	}
-	s.opts.Logger.Error("write failed, will be tried again", "what", what, "err", err)
 	if s.opts.Events.WriteError != nil {
 		s.opts.Events.WriteError(what, err)
 	}

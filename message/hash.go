@@ -14,6 +14,24 @@ func JavaHash(s string) int32 { return HashAppend(0, s) }
 // long as a does not end, and b not begin, inside a character.
 func HashAppend(h int32, s string) int32 {
 	u := uint32(h)
+	for len(s) >= 8 {
+		// Eight characters at once are not a chain of eight multiplications.
+		const (
+			p2 = 31 * 31
+			p3 = p2 * 31
+			p4 = p3 * 31
+			p5 = p4 * 31
+			p6 = p5 * 31 % (1 << 32)
+			p7 = p6 * 31 % (1 << 32)
+			p8 = p7 * 31 % (1 << 32)
+		)
+		if (s[0]|s[1]|s[2]|s[3]|s[4]|s[5]|s[6]|s[7])&0x80 != 0 {
+			break
+		}
+		u = p8*u + p7*uint32(s[0]) + p6*uint32(s[1]) + p5*uint32(s[2]) + p4*uint32(s[3]) +
+			p3*uint32(s[4]) + p2*uint32(s[5]) + 31*uint32(s[6]) + uint32(s[7])
+		s = s[8:]
+	}
 	for i := 0; i < len(s); {
 		if c := s[i]; c < utf8.RuneSelf {
 			u = 31*u + uint32(c)

@@ -31,6 +31,7 @@ var levels = []struct {
 	{"internal/vfs/faultfs", 1, []string{"internal/vfs"}},
 	{"internal/vfs/overlayfs", 1, []string{"internal/vfs"}},
 	{"internal/vfs/vfstest", 1, []string{"internal/vfs"}},
+	{"internal/vfs/plugfs", 1, []string{"internal/vfs", "internal/vfs/memfs"}},
 	{"message", 1, nil},
 	{"internal/mappedfile", 2, nil},
 	{"internal/javajson", 2, nil},
@@ -40,12 +41,17 @@ var levels = []struct {
 	{"internal/indexfile", 3, nil},
 	{"internal/checkpoint", 3, nil},
 	{"internal/golden", 3, nil},
+	{"internal/metadata", 3, nil},
+	{"internal/membership", 3, nil},
 	{".", 4, nil},
 	{"internal/check", 4, nil},
 	{"internal/check/checktest", 4, []string{"internal/check"}},
 	{"internal/tool", 5, nil},
+	{"internal/inspect", 5, []string{"internal/tool"}},
 	{"namesrv", 5, nil},
 	{"broker", 5, nil},
+	{"internal/client", 5, nil},
+	{"gantrytest", 6, nil},
 	{"internal/cli", 6, nil},
 	{"cmd/gantry", 7, nil},
 }
@@ -151,7 +157,7 @@ func mayImport(pkg string, from int, path string, level map[string]int, also map
 
 // testSupport packages are imported by tests only.
 func testSupport(pkg string) bool {
-	return pkg == "internal/vfs/vfstest" || pkg == "internal/golden" || pkg == "internal/check/checktest"
+	return pkg == "internal/vfs/vfstest" || pkg == "internal/vfs/plugfs" || pkg == "internal/golden" || pkg == "internal/check/checktest"
 }
 
 // TestFilesGoThroughVFS: store code reaches files through internal/vfs alone,

@@ -201,12 +201,17 @@ func (l *Log) firstUnproven() int64 {
 		return from
 	}
 	for _, f := range l.files.Files() {
-		dir := filepath.Dir(f.Path())
-		if slices.ContainsFunc(l.opts.ReadOnlyDirs, func(d string) bool { return filepath.Clean(d) == dir }) {
+		if l.readOnly(f) {
 			from = max(from, f.End())
 		}
 	}
 	return from
+}
+
+// readOnly reports whether f lies in a directory that is only read.
+func (l *Log) readOnly(f *mappedfile.File) bool {
+	dir := filepath.Dir(f.Path())
+	return slices.ContainsFunc(l.opts.ReadOnlyDirs, func(d string) bool { return filepath.Clean(d) == dir })
 }
 
 // stateError says why a log in state s does not take the call.

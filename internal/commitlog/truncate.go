@@ -32,6 +32,39 @@ func (l *Log) TruncateTo(end message.PhysicalOffset) error {
 	return nil
 }
 
+// Renew writes the bytes in [from, end) once more, so that the next flush writes
+// them out whatever the system believes. A sync that failed before this process
+// began may have left pages that read as they were written, count as clean, and
+// are not on the disk: recovery would find them good, and a power cut would
+// find them missing (store-behaviour F1). It is for the time before SetEnd,
+// which flushes. Files in directories that are only read stay as they are.
+func (l *Log) Renew(from, end message.PhysicalOffset) error {
+	if s := state(l.state.Load()); s != stateOpened {
+		return l.stateError(s)
+	}
+	var buf []byte
+	for _, f := range l.files.Files() {
+		if l.readOnly(f) {
+			continue
+		}
+		stop := min(int64(end)-f.Start(), f.Size())
+		for off := max(int64(from)-f.Start(), 0); off < stop; {
+			if buf == nil {
+				buf = make([]byte, min(chunkSize, l.size))
+			}
+			chunk := buf[:min(int64(len(buf)), stop-off)]
+			if err := readFull(f, chunk, off); err != nil {
+				return fmt.Errorf("write the commit log from %d again: %w", f.Start()+off, err)
+			}
+			if _, err := f.WriteAt(chunk, off); err != nil {
+				return fmt.Errorf("write the commit log from %d again: %w", f.Start()+off, err)
+			}
+			off += int64(len(chunk))
+		}
+	}
+	return nil
+}
+
 // Quarantined is a copy of bytes from behind the end of a log.
 type Quarantined struct {
 	Path string

@@ -200,6 +200,7 @@ func (a *Allocator) discard(q *Queue) error {
 		if err := j.file.Remove(); err != nil && first == nil {
 			first = err
 		}
+		_ = j.file.Close() // also when its name stays: nobody else has it
 	}
 	return first
 }

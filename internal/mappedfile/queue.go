@@ -369,8 +369,14 @@ func (q *Queue) Close() error {
 	q.removeMu.Lock()
 	defer q.removeMu.Unlock()
 	note(q.discardNext())
+	q.nextMu.Lock()
+	if q.next != nil { // its name could not be removed
+		note(q.next.Close())
+	}
+	q.nextMu.Unlock()
 	for _, f := range q.doomed {
 		note(f.Remove())
+		note(f.Close())
 	}
 	q.doomed = nil
 	for _, f := range q.Files() {

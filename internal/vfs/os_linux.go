@@ -61,6 +61,9 @@ func (f *osFile) nextData(off int64) (int64, error) {
 		next, err = unix.Seek(fd, off, unix.SEEK_DATA)
 		return err
 	})
+	if (next > off || err == unix.ENXIO) && f.hidesPages() {
+		err = unix.EOPNOTSUPP
+	}
 	switch err {
 	case nil:
 		return next, nil
@@ -71,6 +74,15 @@ func (f *osFile) nextData(off int64) (int64, error) {
 		return min(off, size), err
 	}
 	return 0, err
+}
+
+// hidesPages reports whether what was stored through a mapping, and has not been
+// written out yet, is invisible to a search for data: FUSE asks the server, who
+// does not know it (package plugfs shows it).
+func (f *osFile) hidesPages() bool {
+	var st unix.Statfs_t
+	err := f.control(func(fd int) error { return unix.Fstatfs(fd, &st) })
+	return err != nil || int64(st.Type) == unix.FUSE_SUPER_MAGIC
 }
 
 // sync: fdatasync leaves out only what is not needed to read the data back,

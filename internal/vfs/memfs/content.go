@@ -3,6 +3,7 @@ package memfs
 import (
 	"math/bits"
 	"slices"
+	"sync/atomic"
 
 	"github.com/gantrymq/gantry/internal/base"
 )
@@ -18,6 +19,7 @@ const (
 type page struct {
 	data   [pageSize]byte
 	shared bool
+	sum    atomic.Uint64 // of data, once it was asked for; of shared pages only
 }
 
 var zeroPage = &page{shared: true}
