@@ -30,6 +30,7 @@ type Server struct {
 	requests      map[int32]*atomic.Uint64 // by code; no key is added after start
 	otherRequests atomic.Uint64
 
+	failed   chan error // what ended the listener, if not Shutdown
 	stop     chan struct{}
 	running  sync.WaitGroup // accepting, and looking for silent brokers
 	shutdown struct {
@@ -54,8 +55,8 @@ func Start(ctx context.Context, opts Options) (*Server, error) {
 	}
 	s.setAddr(l.Addr())
 	s.running.Go(func() {
-		if err := s.server.Serve(l); err != nil {
-			s.log.Error("name server accepts no more connections", "err", err)
+		if err := s.server.Serve(l); err != nil && !errors.Is(err, remoting.ErrClosed) {
+			s.failed <- err
 		}
 	})
 	s.running.Go(func() { expireLoop(s.stop, opts.ScanNotActiveBrokerInterval, s.expire) })
@@ -80,6 +81,7 @@ func newServer(opts Options) (*Server, error) {
 		routes:   newRouteTable(opts.Logger, time.Now, defaultBounds),
 		kv:       kv,
 		requests: make(map[int32]*atomic.Uint64),
+		failed:   make(chan error, 1),
 		stop:     make(chan struct{}),
 	}
 	s.options.Store(&opts)
@@ -163,6 +165,10 @@ func (s *Server) expire() {
 		o.Close() //nolint:errcheck // it is over
 	}
 }
+
+// Failed receives an error when the listener failed for good: the server accepts
+// no more connections and is to be shut down.
+func (s *Server) Failed() <-chan error { return s.failed }
 
 // Addr is where the server listens.
 func (s *Server) Addr() netip.AddrPort { return s.addr }

@@ -49,6 +49,13 @@ func (c *Client) ConsumerOffset(ctx context.Context, group string, q remoting.Me
 	return c.consumerOffset(ctx, group, q, true)
 }
 
+// CommittedOffset is ConsumerOffset, but ok is false also if the broker would
+// start the group at the queue's beginning because it is new. Brokers of 4.9 then
+// answer 0 all the same.
+func (c *Client) CommittedOffset(ctx context.Context, group string, q remoting.MessageQueue) (offset int64, ok bool, err error) {
+	return c.consumerOffset(ctx, group, q, false)
+}
+
 // consumerOffset is ConsumerOffset. zero lets the broker answer 0 for a group
 // that is new when it has all of a queue in memory, as upstream's clients do.
 func (c *Client) consumerOffset(ctx context.Context, group string, q remoting.MessageQueue, zero bool) (offset int64, ok bool, err error) {

@@ -141,20 +141,27 @@ func (cs *Consumer) take(work, handle context.Context, topic string, share []rem
 		complete = complete && len(granted) == len(fresh)
 		fresh = granted
 	}
+	var left []remoting.MessageQueue
 	for _, mq := range fresh {
 		offset, err := cs.startOffset(work, mq)
 		if err != nil {
 			cs.log.Info("no offset to start from", "topic", mq.Topic, "broker", mq.BrokerName, "queueId", mq.QueueID, "err", err)
-			complete = false
-			continue // a lock that we have now is ours at the next time too
 		}
-		cs.start(work, handle, mq, offset, locked)
+		if err != nil || !cs.start(work, handle, mq, offset, locked) {
+			complete = false
+			left = append(left, mq)
+		}
+	}
+	// A lock that we have now is ours at the next time too, if there is one;
+	// Close knows of queues that were started only.
+	if cs.opts.Orderly && len(left) > 0 && work.Err() != nil {
+		cs.unlock(context.WithoutCancel(work), left) // bounded by lockTimeout
 	}
 	return complete
 }
 
-// start starts to consume a queue from an offset.
-func (cs *Consumer) start(work, handle context.Context, mq remoting.MessageQueue, offset int64, locked time.Time) {
+// start starts to consume a queue from an offset, unless the consumer is closed.
+func (cs *Consumer) start(work, handle context.Context, mq remoting.MessageQueue, offset int64, locked time.Time) bool {
 	q := newQueue(mq, cs.subs[mq.Topic], offset)
 	if cs.opts.Orderly {
 		q.setLocked(locked)
@@ -165,7 +172,7 @@ func (cs *Consumer) start(work, handle context.Context, mq remoting.MessageQueue
 	defer cs.mu.Unlock()
 	if cs.mu.closed {
 		stop()
-		return
+		return false
 	}
 	cs.mu.queues[mq] = q
 	cs.log.Debug("queue taken", "topic", mq.Topic, "broker", mq.BrokerName, "queueId", mq.QueueID, "queueOffset", offset)
@@ -182,6 +189,7 @@ func (cs *Consumer) start(work, handle context.Context, mq remoting.MessageQueue
 	} else {
 		run(func() { cs.handOut(ctx, handle, q) })
 	}
+	return true
 }
 
 // dropMode says what happens to the offset of a queue that is dropped: a number

@@ -1,0 +1,328 @@
+package broker
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/gantrymq/gantry/internal/metadata"
+	"github.com/gantrymq/gantry/message"
+	"github.com/gantrymq/gantry/remoting"
+)
+
+// metrics are what Prometheus gets: names and labels are those that a broker of
+// RocketMQ 5.4 shows (upstream: BrokerMetricsConstant, to whose names its
+// exporter adds the unit), so that its dashboards work. What can be read off when
+// it is asked for is; only latencies are kept here.
+type metrics struct {
+	b *Broker
+
+	mu        sync.RWMutex
+	latencies map[call]*histogram
+}
+
+// call is a kind of request with one kind of outcome.
+type call struct {
+	request, response int32
+	oneway            bool
+}
+
+// Upper bounds of latencies, in ms, as upstream's.
+var latencyBounds = []float64{1, 3, 5, 7, 10, 100, 1000, 2000, 3000}
+
+type histogram struct {
+	mu     sync.Mutex
+	count  uint64
+	sum    float64 // ms
+	bucket []uint64
+}
+
+func newMetrics(b *Broker) *metrics { return &metrics{b: b, latencies: make(map[call]*histogram)} }
+
+// observe is told of each request.
+func (m *metrics) observe(_ *remoting.Conn, req *remoting.Command, code int32, took time.Duration) {
+	if !knownRequests[req.Code] {
+		return // the label would be the client's to choose
+	}
+	if !knownResponses[code] {
+		code = -1 // a client's whose answer was passed on
+	}
+	k := call{req.Code, code, req.IsOneway()}
+	m.mu.RLock()
+	h := m.latencies[k]
+	m.mu.RUnlock()
+	if h == nil {
+		m.mu.Lock()
+		if h = m.latencies[k]; h == nil {
+			h = &histogram{bucket: make([]uint64, len(latencyBounds))}
+			m.latencies[k] = h
+		}
+		m.mu.Unlock()
+	}
+	ms := float64(took) / float64(time.Millisecond)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.count++
+	h.sum += ms
+	for i, bound := range latencyBounds {
+		if ms <= bound {
+			h.bucket[i]++
+		}
+	}
+}
+
+var knownRequests = func() map[int32]bool {
+	known := make(map[int32]bool)
+	for _, c := range remoting.RequestCodes() {
+		known[c.Code] = true
+	}
+	return known
+}()
+
+var knownResponses = func() map[int32]bool {
+	known := make(map[int32]bool)
+	for _, c := range remoting.ResponseCodes() {
+		known[c.Code] = true
+	}
+	return known
+}()
+
+// Labels of every metric, then those of some.
+var (
+	nodeLabels  = []string{"cluster", "node_type", "node_id"}
+	topicLabels = []string{"topic", "is_system"}
+	groupLabels = []string{"topic", "consumer_group", "is_system"}
+	lagLabels   = []string{"topic", "consumer_group", "is_retry", "is_system"}
+	diskLabels  = []string{"storage_type", "storage_medium"}
+)
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("rocketmq_"+name, help, append(append([]string(nil), nodeLabels...), labels...), nil)
+}
+
+var (
+	descPermission     = desc("broker_permission", "Permission of the broker: 4 read, 2 write.")
+	descMessagesIn     = desc("messages_in_total", "Messages stored.", topicLabels...)
+	descMessagesOut    = desc("messages_out_total", "Messages given to consumers.", groupLabels...)
+	descThroughputIn   = desc("throughput_in_total", "Bytes of the records stored.", topicLabels...)
+	descThroughputOut  = desc("throughput_out_total", "Bytes of the records given to consumers.", groupLabels...)
+	descDLQ            = desc("send_to_dlq_messages_total", "Messages that a group gave up.", groupLabels...)
+	descLatency        = desc("rpc_latency_milliseconds", "Time from the request to its answer.", "protocol_type", "request_code", "response_code", "is_long_polling", "result")
+	descProducers      = desc("producer_connections", "Producers by language and version.", "language", "version", "protocol_type")
+	descConsumers      = desc("consumer_connections", "Consumers by group, language and version.", "consumer_group", "language", "version", "consume_mode", "protocol_type", "is_system")
+	descLag            = desc("consumer_lag_messages", "Messages that a group has not consumed.", lagLabels...)
+	descLagLatency     = desc("consumer_lag_latency_milliseconds", "Age of the oldest message that a group has not consumed.", lagLabels...)
+	descReady          = desc("consumer_ready_messages", "Messages that a group can consume.", lagLabels...)
+	descTopics         = desc("topic_number", "Topics.")
+	descGroups         = desc("consumer_group_number", "Consumer groups.")
+	descHalf           = desc("half_messages", "Half messages whose outcome is open.")
+	descCommitted      = desc("commit_messages_total", "Transactions committed.")
+	descRolledBack     = desc("rollback_messages_total", "Transactions rolled back.")
+	descStorage        = desc("storage_size_bytes", "In use on the file system of the store.", diskLabels...)
+	descFlushBehind    = desc("storage_flush_behind_bytes", "Bytes of the log not on stable storage.", diskLabels...)
+	descDispatchBehind = desc("storage_dispatch_behind_bytes", "Bytes of the log that cannot be read by queue yet.", diskLabels...)
+	descReserve        = desc("storage_message_reserve_time_milliseconds", "Age of the oldest message.", diskLabels...)
+
+	descWatermark    = desc("processor_watermark", "Requests that are worked on or held.", "processor")
+	descDamaged      = prometheus.NewDesc("gantry_store_damaged_reads_total", "Reads that met bytes which violate the format.", nil, nil)
+	descWriteErrors  = prometheus.NewDesc("gantry_store_write_errors_total", "Failed writes of queues, index, checkpoint or delay offsets.", nil, nil)
+	descReadOnly     = prometheus.NewDesc("gantry_store_read_only", "1 when a failed sync made the store read-only for good.", nil, nil)
+	descDiskFull     = prometheus.NewDesc("gantry_store_disk_full", "1 while messages are refused because the disk is full.", nil, nil)
+	descConnections  = prometheus.NewDesc("gantry_connections", "Open connections.", nil, nil)
+	descRefusedConns = prometheus.NewDesc("gantry_connections_refused_total", "Connections beyond the bound.", nil, nil)
+	descLostHalves   = prometheus.NewDesc("gantry_transactions_lost_total", "Half messages removed or damaged before their outcome was known.", nil, nil)
+)
+
+// Metrics serves the broker's metrics in the text format of Prometheus.
+func (b *Broker) Metrics() http.Handler {
+	r := prometheus.NewRegistry()
+	r.MustRegister(b.metrics)
+	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
+}
+
+// Collector gives the same to a registry that has more.
+func (b *Broker) Collector() prometheus.Collector { return b.metrics }
+
+// Healthy returns why the broker cannot take messages, or nil.
+func (b *Broker) Healthy() error {
+	return b.store.Writable()
+}
+
+// Describe implements prometheus.Collector. The metrics are made when they are
+// asked for, so there is nothing to tell ahead.
+func (m *metrics) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(out chan<- prometheus.Metric) {
+	cfg := m.b.config()
+	c := collector{m.b, out, []string{cfg.ClusterName, "broker", cfg.BrokerName}}
+	c.traffic()
+	c.connections()
+	c.lag()
+	c.storage()
+	m.rpc(c)
+	c.gauge(descPermission, float64(cfg.BrokerPermission))
+	c.gauge(descTopics, float64(m.b.topics.Len()))
+	c.gauge(descGroups, float64(m.b.groups.Len()))
+	t := m.b.transactions.snapshot()
+	c.gauge(descHalf, float64(t.Open))
+	c.counter(descCommitted, float64(t.Committed))
+	c.counter(descRolledBack, float64(t.RolledBack))
+	c.plain(descLostHalves, prometheus.CounterValue, float64(t.Lost))
+}
+
+// collector sends metrics of one broker.
+type collector struct {
+	b    *Broker
+	out  chan<- prometheus.Metric
+	node []string
+}
+
+func (c collector) send(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels []string) {
+	c.out <- prometheus.MustNewConstMetric(d, kind, v, append(append([]string(nil), c.node...), labels...)...)
+}
+
+func (c collector) gauge(d *prometheus.Desc, v float64, labels ...string) {
+	c.send(d, prometheus.GaugeValue, v, labels)
+}
+
+func (c collector) counter(d *prometheus.Desc, v float64, labels ...string) {
+	c.send(d, prometheus.CounterValue, v, labels)
+}
+
+// plain is for metrics of our own, which have no labels.
+func (c collector) plain(d *prometheus.Desc, kind prometheus.ValueType, v float64) {
+	c.out <- prometheus.MustNewConstMetric(d, kind, v)
+}
+
+func yes(b bool) string { return strconv.FormatBool(b) }
+
+func (c collector) traffic() {
+	topics, groups := c.b.stats.snapshot()
+	for name, t := range topics {
+		labels := []string{name, yes(c.b.topics.IsSystem(name))}
+		c.counter(descMessagesIn, float64(t.puts.sum.Load()), labels...)
+		c.counter(descThroughputIn, float64(t.bytes.sum.Load()), labels...)
+		if group, ok := strings.CutPrefix(name, dlqPrefix); ok {
+			c.counter(descDLQ, float64(t.puts.sum.Load()), name, group, "false")
+		}
+	}
+	for k, g := range groups {
+		labels := []string{k.topic, k.group, yes(c.b.topics.IsSystem(k.topic))}
+		c.counter(descMessagesOut, float64(g.gets.sum.Load()), labels...)
+		c.counter(descThroughputOut, float64(g.bytes.sum.Load()), labels...)
+	}
+}
+
+// connections counts clients by language and version.
+func (c collector) connections() {
+	type producers struct{ language, version string }
+	type consumers struct{ group, language, version, mode string }
+	made, used := make(map[producers]int), make(map[consumers]int)
+	for _, group := range c.b.clients.Producers.Groups() {
+		for _, m := range c.b.clients.Producers.Of(group) {
+			made[producers{strings.ToLower(m.Language.String()), decimal(int64(m.Version))}]++
+		}
+	}
+	for _, group := range c.b.clients.Members.Groups() {
+		g, _ := c.b.clients.Members.Group(group)
+		for _, m := range c.b.clients.Members.Of(group) {
+			used[consumers{group, strings.ToLower(m.Language.String()), decimal(int64(m.Version)), consumeMode(g.Type)}]++
+		}
+	}
+	for k, n := range made {
+		c.gauge(descProducers, float64(n), k.language, k.version, "remoting")
+	}
+	for k, n := range used {
+		c.gauge(descConsumers, float64(n), k.group, k.language, k.version, k.mode, "remoting", yes(metadata.IsSystemGroup(k.group)))
+	}
+}
+
+func consumeMode(t remoting.ConsumeType) string {
+	if t == remoting.ConsumePassively {
+		return "push"
+	}
+	return "pull"
+}
+
+// lag tells how far groups are behind, topic by topic.
+func (c collector) lag() {
+	now := c.b.now()
+	for _, group := range c.b.groups.Names() {
+		for _, name := range c.b.offsets.Topics(group) {
+			if _, ok := c.b.topics.Get(name); !ok || c.b.topics.IsSystem(name) {
+				continue
+			}
+			var behind, age int64
+			for id, at := range c.b.offsets.Queues(group, name) {
+				first, end := c.b.queueRange(name, id)
+				at = max(at, int64(first))
+				if at >= int64(end) {
+					continue
+				}
+				behind += int64(end) - at
+				if stored, err := c.b.store.StoreTimeAt(name, id, message.QueueOffset(at)); err == nil {
+					age = max(age, now-stored)
+				}
+			}
+			labels := []string{name, group, yes(isRetryTopic(name)), "false"}
+			c.gauge(descLag, float64(behind), labels...)
+			c.gauge(descReady, float64(behind), labels...)
+			c.gauge(descLagLatency, float64(age), labels...)
+		}
+	}
+}
+
+func (c collector) storage() {
+	st := c.b.store.Stats()
+	where := []string{"local", "disk"}
+	used, _, _ := c.b.diskUse()
+	c.gauge(descStorage, float64(used), where...)
+	c.gauge(descFlushBehind, float64(st.EndOffset-st.FlushedOffset), where...)
+	c.gauge(descDispatchBehind, float64(st.EndOffset-st.DispatchedTo), where...)
+	if t, err := c.b.store.EarliestTime(); err == nil {
+		c.gauge(descReserve, float64(c.b.now()-t), where...)
+	}
+	c.plain(descDamaged, prometheus.CounterValue, float64(st.DamagedReads))
+	c.plain(descWriteErrors, prometheus.CounterValue, float64(st.WriteErrors))
+	c.plain(descReadOnly, prometheus.GaugeValue, oneIf(st.Failure != nil))
+	c.plain(descDiskFull, prometheus.GaugeValue, oneIf(st.DiskFull))
+	s := c.b.server.Stats()
+	c.plain(descConnections, prometheus.GaugeValue, float64(s.Conns))
+	c.plain(descRefusedConns, prometheus.CounterValue, float64(s.Refused))
+	c.gauge(descWatermark, float64(s.InFlight), "all")
+	c.gauge(descWatermark, float64(s.Held), "held")
+}
+
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// rpc sends the latencies.
+func (m *metrics) rpc(c collector) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	for k, h := range m.latencies {
+		h.mu.Lock()
+		buckets := make(map[float64]uint64, len(latencyBounds))
+		for i, bound := range latencyBounds {
+			buckets[bound] = h.bucket[i]
+		}
+		result := "success"
+		if k.oneway {
+			result = "oneway"
+		}
+		labels := append(append([]string(nil), c.node...), "remoting",
+			strings.ToLower(remoting.RequestName(k.request)), strings.ToLower(remoting.ResponseName(k.response)), "false", result)
+		c.out <- prometheus.MustNewConstHistogram(descLatency, h.count, h.sum, buckets, labels...)
+		h.mu.Unlock()
+	}
+}
