@@ -129,6 +129,7 @@ type Summary struct {
 	Bytes        int64 // bytes read
 	Messages     int64 // valid records in the log
 	Damaged      int64 // records that are there but not valid
+	Lost         int64 // messages: damaged ones, and those that only a queue still knows of
 	Units        int64 // consume queue units, fill units excepted
 	Queues       int64
 	Topics       int64
@@ -231,6 +232,9 @@ type checker struct {
 	log    *logSet
 	queues *catalog
 	index  *indexSet
+	sums   *sums // after listQueues; not at the quick level
+
+	following sync.Mutex // see indexWalker.followChains
 
 	files, bytes atomic.Int64
 	progress     progress
@@ -279,6 +283,9 @@ func (c *checker) summary() Summary {
 	if c.index != nil {
 		c.index.summarize(&s)
 	}
+	if c.queues != nil {
+		s.Lost = max(s.Damaged, c.queues.lostUnits.Load())
+	}
 	s.Clean = !c.abort && s.Warnings == 0 && s.Errors == 0
 	return s
 }
@@ -321,7 +328,7 @@ func (c *checker) parallelN(workers, n int, task func(worker, i int) error) erro
 	return first
 }
 
-// progress adds up the bytes done and tells Options.Progress about every 64th
+// progress adds up the bytes done and tells Options.Progress about every 512th
 // part of the total.
 type progress struct {
 	f     func(done, total int64)
@@ -340,7 +347,7 @@ func (p *progress) add(n int64) {
 		return
 	}
 	done := p.done.Add(n)
-	if done-p.told.Load() < p.total/64 || !p.mu.TryLock() {
+	if done-p.told.Load() < p.total/512 || !p.mu.TryLock() {
 		return
 	}
 	p.told.Store(done)

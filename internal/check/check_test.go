@@ -332,13 +332,14 @@ var _ vfs.FS = tolerant{}
 // TestScanProps checks that the one pass over the properties sees what package
 // message sees.
 func TestScanProps(t *testing.T) {
+	var r propScan // one for all: nothing of a string stays
 	for _, s := range []string{
 		"", "KEYS\x01a b  c\x02TAGS\x01t\x02UNIQ_KEY\x01u\x02", "KEYS\x01a", "\x02\x02KEYS\x01a\x02\x02", "KEYS\x01\x02", "\x01a\x02", "KEYS",
 		"KEYS\x01a\x02KEYS\x01b\x02", "KEYS\x01a\x02KEYS\x01\x02", "TAGS\x01a\x01b\x02", "DELAY\x013\x02INNER_NUM\x012\x02INNER_BASE\x015\x02",
 		"INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02INNER_MULTI_QUEUE_OFFSET\x011,2\x02", "K\x01v\x02TAGS\x01中文\x02", "KEYS\x01 \x02", "xKEYS\x01a\x02",
 	} {
 		p := message.Properties(s)
-		r := scanProps([]byte(s))
+		r.scan([]byte(s))
 		for _, x := range []struct {
 			name string
 			got  []byte
@@ -365,7 +366,8 @@ func TestScanProps(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := &logWorker{view: v, props: scanProps(v.PropsBytes())}
+		w := &logWorker{view: v}
+		w.props.scan(v.PropsBytes())
 		w.keyHashes()
 		if want := v.IndexHashes(nil, true); !cmp.Equal(append([]int32{}, want...), append([]int32{}, w.hashes...)) {
 			t.Errorf("%q: hashes %v, want %v", s, w.hashes, want)

@@ -86,7 +86,7 @@ func ignore() (visit func([]string, jsonValue), done func()) {
 
 // readConfig reads the topics, which decide about the kinds of queues.
 func (c *checker) readConfig() error {
-	s := c.sink()
+	s := c.movingSink()
 	defer s.flush()
 	const table = "topicConfigTable"
 	c.config.haveTopics = c.loadJSON(s, "config/topics.json", func() (func([]string, jsonValue), func()) {
@@ -129,7 +129,7 @@ func isSystemTopic(name string) bool {
 // checkConfig is rules 41 to 44: the files can be read, and topics, offsets
 // and queues fit each other.
 func (c *checker) checkConfig() error {
-	s := c.sink()
+	s := c.movingSink()
 	defer s.flush()
 	dir := filepath.Join(c.dir, "config")
 	done := map[string]bool{"topics.json": true}
@@ -162,12 +162,12 @@ func (c *checker) configFile(s *sink, name string) {
 	case "consumerOffset.json", "lmqConsumerOffset.json":
 		// The findings of an attempt that fails halfway are dropped.
 		c.loadJSON(s, rel, func() (func([]string, jsonValue), func()) {
-			found := c.sink()
+			found := c.movingSink()
 			return func(path []string, v jsonValue) { c.consumerOffset(found, rel, path, v) }, func() { found.flush() }
 		})
 	case "delayOffset.json":
 		c.loadJSON(s, rel, func() (func([]string, jsonValue), func()) {
-			found := c.sink()
+			found := c.movingSink()
 			return func(path []string, v jsonValue) { c.delayOffset(found, rel, path, v) }, func() { found.flush() }
 		})
 	default:

@@ -44,6 +44,10 @@ type expectations struct {
 	units   unitReader
 	ext     extReader
 	sink    *sink // for read errors
+
+	sums  recordSums
+	again bool // the second time: only queues whose sums differ, in the file's group
+	group int
 }
 
 type chain struct{ first, last int32 }
@@ -51,6 +55,9 @@ type chain struct{ first, last int32 }
 func (x *expectations) init(c *checker) {
 	x.c = c
 	x.sink = c.sink()
+	if c.sums != nil {
+		x.sums = recordSums{sums: c.sums, own: make([]uint64, len(c.queues.queues))}
+	}
 	x.units.c, x.ext.c = c, c
 	x.chains = make([]chain, len(c.queues.queues))
 	for i := range x.chains {
@@ -65,8 +72,16 @@ func (x *expectations) close() {
 }
 
 // record notes the units that a record should have.
-func (x *expectations) record(v *message.View, p *propScan) {
+func (x *expectations) record(v *message.View, p *propScan, t *topic) {
 	if !v.SysFlag.Queued() || x.c.rocksQueues {
+		return
+	}
+	var q *queue
+	if t != nil {
+		q = x.c.queueFor(t, v.QueueID)
+	}
+	if q != nil && q.summed && !x.again && !p.light() {
+		x.sums.add(q.idx, x.c.sums.unit(int64(v.PhysicalOffset), int64(v.QueueOffset), int64(message.HashTags(text(p.tags))), v.Size))
 		return
 	}
 	e := expectation{
@@ -87,16 +102,7 @@ func (x *expectations) record(v *message.View, p *propScan) {
 	if base, num, ok := v.InnerBatch(); ok {
 		e.slot, e.num = int64(base), num
 	}
-	t := x.c.queues.topics[string(v.TopicBytes())]
-	var q *queue
-	if t != nil {
-		q = x.c.queueFor(t, v.QueueID)
-	}
-	if q == nil {
-		x.c.queues.lost.add(v.Topic(), v.QueueID, e.phy)
-	} else {
-		x.push(q, e)
-	}
+	x.expect(q, v.Topic, v.QueueID, e)
 	if p.light() {
 		e.tags, e.level, e.num = plain, 0, 1
 		x.light(v, e)
@@ -124,12 +130,27 @@ func (x *expectations) light(v *message.View, e expectation) {
 		if t := x.c.queues.topics[l.Name]; t != nil {
 			q = t.find(id, consumequeue.Simple)
 		}
-		switch {
-		case q != nil:
-			x.push(q, e)
-		case !e.maybe:
-			x.c.queues.lost.add(l.Name, id, e.phy)
+		x.expect(q, func() string { return l.Name }, id, e)
+	}
+}
+
+// expect adds what is expected of a queue to its sum, or to the list.
+func (x *expectations) expect(q *queue, topic func() string, id int32, e expectation) {
+	switch {
+	case q == nil:
+		if !x.again && !e.maybe {
+			x.c.queues.lost.add(topic(), id, e.phy)
 		}
+	case !q.summed:
+		if !x.again {
+			x.push(q, e)
+		}
+	case x.again:
+		if x.c.sums.differs(x.group, q.idx) {
+			x.push(q, e)
+		}
+	case !e.maybe: // a unit that may be missing makes a difference if it is there
+		x.sums.add(q.idx, x.c.sums.unit(e.phy, e.slot, e.tags, e.size))
 	}
 }
 
@@ -146,9 +167,6 @@ func repeated(list []message.LightQueue, l message.LightQueue) bool {
 func (x *expectations) push(q *queue, e expectation) {
 	if len(x.list) >= maxExpect {
 		x.flush()
-	}
-	if x.list == nil {
-		x.list = make([]expectation, 0, maxExpect)
 	}
 	i := int32(len(x.list))
 	e.next = -1

@@ -63,13 +63,18 @@ func (c *checker) listExt(s *sink) {
 	}
 }
 
+// extDir is the folder of a queue's extension.
+func (c *checker) extDir(q *queue) string {
+	return filepath.Join(c.dir, dirExt, q.topic.name, strconv.Itoa(int(q.id)))
+}
+
 // resolve reads the extension unit that a queue's unit refers to: rule 26. ok
 // is false when there is none, which is reported.
 func (r *extReader) resolve(q *queue, u consumequeue.Unit, e *expectation, name string, off int64) (consumequeue.ExtUnit, bool) {
 	c := r.c
 	n := q.note(c)
 	if n.ext == nil {
-		dir := filepath.Join(c.dir, dirExt, q.topic.name, strconv.Itoa(int(q.id)))
+		dir := c.extDir(q)
 		n.ext = &extSet{dir: dir, files: c.queues.ext[dir]}
 	}
 	s := n.sink

@@ -3,7 +3,6 @@ package check
 import (
 	"cmp"
 	"errors"
-	"math"
 	"path/filepath"
 	"slices"
 	"time"
@@ -29,6 +28,7 @@ type indexFile struct {
 	geo  indexfile.Geometry
 	ok   bool  // the geometry is known
 	last int64 // number of the last entry, 0 when there is none
+	base int64 // where entry 0 lies
 	sink *sink
 
 	// Of a file whose entries are in the order of positions, apart from a few:
@@ -49,9 +49,6 @@ const (
 	// maxBad is how many entries out of order a file may have before it is
 	// only reported and no longer compared with the log.
 	maxBad = 1000
-	// slotsAtOnce bounds the memory for following chains: 20 MB, which is
-	// enough for the default geometry in one go.
-	slotsAtOnce = 5_000_000
 )
 
 // Where the fields of an index file are, for findings; package indexfile has
@@ -63,6 +60,7 @@ const (
 	posIndexEndPhy    = 24
 	posIndexSlotCount = 32
 	posIndexCount     = 36
+	indexSlotSize     = 4
 	indexEntrySize    = 20
 	posIndexPhy       = 4 // in an entry
 	posIndexSeconds   = 12
@@ -89,6 +87,9 @@ func (c *checker) listIndex() error {
 		default:
 			s.add(ruleLeftover, c.show(path), 0, "a foreign file; it is not looked at")
 		}
+	}
+	if n := len(x.files); n > 0 {
+		x.files[n-1].sink.moving = c.live
 	}
 	c.indexGeometries(x)
 	c.checkEmpty(s)
@@ -177,19 +178,13 @@ func cause(err error) string {
 	return err.Error()
 }
 
-// indexWorkers bounds the files whose chains are followed at the same time, as
-// each takes memory for its slots.
-const indexWorkers = 2
-
 // walkIndex reads the index files, in parallel: rules 30 to 33 and 36.
 func (c *checker) walkIndex() error {
 	x := c.index
-	newest := make([][]int32, indexWorkers)
-	err := c.parallelN(indexWorkers, len(x.files), func(worker, i int) error {
+	err := c.parallel(len(x.files), func(_, i int) error {
 		if f := x.files[i]; f.ok {
-			w := &indexWalker{c: c, f: f, s: f.sink, newest: newest[worker]}
+			w := &indexWalker{c: c, f: f, s: f.sink}
 			w.walk()
-			newest[worker] = w.newest
 		}
 		return c.ctx.Err()
 	})
@@ -220,225 +215,6 @@ func (c *checker) walkIndex() error {
 
 func (x *indexSet) summarize(s *Summary) {
 	s.IndexFiles, s.IndexEntries = int64(len(x.files)), x.n
-}
-
-// indexWalker reads one index file.
-type indexWalker struct {
-	c      *checker
-	f      *indexFile
-	s      *sink
-	r      *indexfile.Reader
-	newest []int32 // newest entry of each slot so far
-
-	// The order of positions:
-	good, before int64 // position of the last entry in order, and of the one before
-	goodEntry    int64
-}
-
-func (w *indexWalker) walk() {
-	f, s := w.f, w.s
-	r, err := w.c.openIndex(f, s, f.geo)
-	if err != nil {
-		s.add(ruleIndexFile, f.file, 0, "%v", cause(err))
-		return
-	}
-	defer r.Close()
-	w.r = r
-	h, g := f.hdr, f.geo
-	switch {
-	case h.Count < 0 || h.Count > g.Entries:
-		s.add(ruleIndexCount, f.file, posIndexCount, "index count %d; the file has room for %d", h.Count, g.Entries)
-	case h.BeginTime > h.EndTime:
-		s.add(ruleIndexTimes, f.file, posIndexBeginTime, "begin time %d behind end time %d", h.BeginTime, h.EndTime)
-	}
-	f.last = int64(min(max(h.Count-1, 0), g.Entries-1))
-	if w.c.o.Level == Quick {
-		w.quick()
-		return
-	}
-	w.behind()
-	used := int64(0)
-	for from := int64(0); from < int64(g.Slots); from += slotsAtOnce {
-		to := min(from+slotsAtOnce, int64(g.Slots))
-		if int64(cap(w.newest)) < to-from {
-			w.newest = make([]int32, to-from)
-		}
-		w.newest = w.newest[:to-from]
-		clear(w.newest)
-		w.entries(from, to)
-		if w.c.ctx.Err() != nil {
-			return
-		}
-		used += w.slots(from, to)
-	}
-	if f.last > 0 {
-		w.ends()
-	}
-	if used != int64(h.SlotCount) {
-		s.addAs(ruleIndexCount, Warning, f.file, posIndexSlotCount, "hash slot count %d, but %d slots are in use", h.SlotCount, used)
-	}
-}
-
-// entry reads one entry.
-func (w *indexWalker) entry(e int64) (en indexfile.Entry) {
-	// Reading cannot fail: see tolerant.
-	_ = w.r.Entries(int32(e), int32(e)+1, func(_ int32, x indexfile.Entry) bool {
-		en = x
-		return false
-	})
-	return en
-}
-
-// behind looks at the entry that would come next: where it is not empty the
-// header counts too few.
-func (w *indexWalker) behind() {
-	f := w.f
-	if f.last+1 >= int64(f.geo.Entries) || w.r.EntryPos(int32(f.last+2)) > f.size || f.hdr.Count < 0 || f.hdr.Count > f.geo.Entries {
-		return
-	}
-	if w.entry(f.last+1) == (indexfile.Entry{}) {
-		return
-	}
-	sev := Warning
-	if w.c.abort || w.c.live {
-		sev = Info
-	}
-	w.s.addAs(ruleIndexCount, sev, f.file, posIndexCount, "index count %d, but entry %d is not empty", f.hdr.Count, f.last+1)
-}
-
-// entries reads all entries and follows the chains of the slots from … to-1:
-// each entry's previous one must be the newest of its slot so far, which
-// proves that every entry is on one chain, downwards. The first round also
-// looks at the order of positions.
-func (w *indexWalker) entries(from, to int64) {
-	f, s := w.f, w.s
-	slots := int64(f.geo.Slots)
-	first := from == 0
-	if first {
-		f.ordered = true
-		w.good, w.before = math.MinInt64, math.MinInt64
-	}
-	// Reading cannot fail: see tolerant.
-	_ = w.r.Entries(1, int32(f.last+1), func(n int32, en indexfile.Entry) bool {
-		e := int64(n)
-		if e%65536 == 0 && w.c.ctx.Err() != nil {
-			return false
-		}
-		if en.Hash < 0 {
-			if first {
-				s.add(ruleIndexOrder, f.file, w.r.EntryPos(n), "entry %d: negative hash %d", e, en.Hash)
-				w.bad(e)
-			}
-			return true
-		}
-		if slot := int64(en.Hash) % slots; slot >= from && slot < to {
-			if want := w.newest[slot-from]; en.Prev != want {
-				what := "skips entries, which are then on no chain"
-				if en.Prev > want {
-					what = "does not lead downwards within its slot"
-				}
-				s.add(ruleIndexChain, f.file, w.r.EntryPos(n)+posIndexPrev, "entry %d of slot %d: the previous one is %d instead of %d: the chain %s", e, slot, en.Prev, want, what)
-			}
-			w.newest[slot-from] = n
-		}
-		if first && f.ordered {
-			w.order(e, int64(en.Phy))
-		}
-		return true
-	})
-	slices.Sort(f.bad)
-}
-
-// order looks at the position of one entry: rule 33.
-func (w *indexWalker) order(e, phy int64) {
-	f := w.f
-	switch {
-	case phy >= w.good && phy >= 0:
-		w.before = w.good
-	case phy >= 0 && phy >= w.before && w.goodEntry > 0:
-		// The one before was out of line.
-		w.s.add(ruleIndexOrder, f.file, w.r.EntryPos(int32(w.goodEntry))+posIndexPhy, "entry %d: position %d before %d", w.goodEntry, w.good, phy)
-		w.bad(w.goodEntry)
-		if n := len(f.samples); n > 0 && f.samples[n-1].entry == w.goodEntry {
-			f.samples = f.samples[:n-1]
-		}
-	default:
-		w.s.add(ruleIndexOrder, f.file, w.r.EntryPos(int32(e))+posIndexPhy, "entry %d: position %d behind %d", e, phy, w.good)
-		w.bad(e)
-		return
-	}
-	w.good, w.goodEntry = phy, e
-	if n := len(f.samples); n == 0 || e-f.samples[n-1].entry >= sampleEvery {
-		f.samples = append(f.samples, indexSample{e, phy})
-	}
-	f.maxPhy = phy
-}
-
-func (w *indexWalker) bad(e int64) {
-	w.f.bad = append(w.f.bad, e)
-	if len(w.f.bad) > maxBad {
-		w.f.ordered = false
-	}
-}
-
-// ends compares the first and the last entry with the header.
-func (w *indexWalker) ends() {
-	f, s := w.f, w.s
-	if len(f.samples) > 0 {
-		f.minPhy = f.samples[0].phy
-	} else {
-		f.ordered = false
-	}
-	if first := w.entry(1); first.Phy != f.hdr.BeginPhy {
-		s.add(ruleIndexOrder, f.file, posIndexBeginPhy, "begins at position %d, the header says %d", first.Phy, f.hdr.BeginPhy)
-	}
-	if last := w.entry(f.last); last.Phy != f.hdr.EndPhy && f.hdr.Count <= f.geo.Entries {
-		s.add(ruleIndexOrder, f.file, posIndexEndPhy, "ends at position %d, the header says %d", last.Phy, f.hdr.EndPhy)
-	}
-}
-
-// slots compares the slots from … to-1 with the newest entries found, rule 31,
-// and returns how many are in use. It takes the entries that a slot holds out
-// of w.newest.
-func (w *indexWalker) slots(from, to int64) (used int64) {
-	f, s := w.f, w.s
-	// Reading cannot fail: see tolerant.
-	_ = w.r.Slots(func(n, v int32) bool {
-		slot := int64(n)
-		if slot < from {
-			return true
-		}
-		if slot >= to {
-			return false
-		}
-		want := w.newest[slot-from]
-		w.newest[slot-from] = 0
-		if v > 0 && int64(v) <= f.last {
-			used++
-		}
-		pos := w.r.SlotPos(n)
-		switch {
-		case v == want:
-		case v < 0 || int64(v) > f.last:
-			sev := Error
-			if want == 0 && (w.c.abort || w.c.live) {
-				sev = Info // the slot was on disk before the header: readers take it for empty
-			}
-			s.addAs(ruleIndexSlot, sev, f.file, pos, "slot %d holds %d, but there are %d entries", slot, v, f.last)
-		case want == 0:
-			s.add(ruleIndexSlot, f.file, pos, "slot %d holds entry %d, whose hash belongs to another slot", slot, v)
-		default:
-			s.add(ruleIndexSlot, f.file, pos, "slot %d holds %d instead of its newest entry %d", slot, v, want)
-		}
-		return true
-	})
-	for i, want := range w.newest {
-		if want != 0 {
-			slot := from + int64(i)
-			s.add(ruleIndexSlot, f.file, w.r.SlotPos(int32(slot)), "slot %d is empty instead of holding its newest entry %d", slot, want)
-		}
-	}
-	return used
 }
 
 // indexAheadOf reports the entries behind the end of the log: rule 34a.

@@ -3,10 +3,10 @@ package check
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"math"
 	"slices"
 
-	"github.com/gantrymq/gantry/internal/indexfile"
 	"github.com/gantrymq/gantry/message"
 )
 
@@ -22,13 +22,12 @@ type indexCursor struct {
 
 // fileCursor is the next entry of one index file.
 type fileCursor struct {
-	f     *indexFile
-	r     *indexfile.Reader // nil behind the last entry
-	next  int64             // number of cur
-	cur   indexfile.Entry
-	bad   []int64 // numbers to skip, behind next
-	block []indexfile.Entry
-	from  int64 // number of block[0]
+	f    *indexFile
+	in   *input  // nil behind the last entry
+	next int64   // number of the entry
+	phy  int64   // its position
+	raw  []byte  // the entry, and those behind it that have been read
+	bad  []int64 // numbers to skip, behind next
 }
 
 // cursorBlock is how many entries a cursor reads at a time.
@@ -68,10 +67,8 @@ func (ic *indexCursor) close() {
 // returns false when there is none.
 func (fc *fileCursor) open(c *checker, s *sink, from int64) bool {
 	f := fc.f
-	var err error
-	if fc.r, err = c.openIndex(f, s, f.geo); err != nil {
-		fc.r = nil
-		return false // walkIndex has reported it
+	if fc.in = c.open(s, f.path); fc.in == nil {
+		return false
 	}
 	i, _ := slices.BinarySearchFunc(f.samples, from, func(p indexSample, from int64) int { return cmp.Compare(p.phy, from) })
 	// Entries before sample i-1 are below from, and entries of one record may
@@ -84,7 +81,7 @@ func (fc *fileCursor) open(c *checker, s *sink, from int64) bool {
 	fc.bad = f.bad[j:]
 	fc.next--
 	for fc.advance() {
-		if int64(fc.cur.Phy) >= from {
+		if fc.phy >= from {
 			return true
 		}
 	}
@@ -92,10 +89,8 @@ func (fc *fileCursor) open(c *checker, s *sink, from int64) bool {
 }
 
 func (fc *fileCursor) close() {
-	if fc.r != nil {
-		fc.r.Close()
-		fc.r = nil
-	}
+	fc.in.close()
+	fc.in = nil
 }
 
 // advance moves to the next entry that is in order; at the end it closes the
@@ -103,6 +98,7 @@ func (fc *fileCursor) close() {
 func (fc *fileCursor) advance() bool {
 	for {
 		fc.next++
+		fc.raw = fc.raw[min(indexEntrySize, len(fc.raw)):]
 		if fc.next > fc.f.last {
 			fc.close()
 			return false
@@ -111,26 +107,27 @@ func (fc *fileCursor) advance() bool {
 			fc.bad = fc.bad[1:]
 			continue
 		}
-		if i := fc.next - fc.from; i < int64(len(fc.block)) {
-			fc.cur = fc.block[i]
-			return true
+		if len(fc.raw) < indexEntrySize {
+			pos := fc.pos()
+			n := min(cursorBlock*indexEntrySize, (fc.f.last+1-fc.next)*indexEntrySize, fc.in.size-pos)
+			if n < indexEntrySize {
+				fc.close()
+				return false
+			}
+			fc.raw = fc.in.window(pos, n, 0)
 		}
-		fc.block, fc.from = fc.block[:0], fc.next
-		// Reading cannot fail: see tolerant.
-		_ = fc.r.Entries(int32(fc.next), int32(min(fc.next+cursorBlock, fc.f.last+1)), func(_ int32, e indexfile.Entry) bool {
-			fc.block = append(fc.block, e)
-			return true
-		})
-		if len(fc.block) == 0 {
-			fc.close()
-			return false
-		}
-		fc.cur = fc.block[0]
+		fc.phy = int64(binary.BigEndian.Uint64(fc.raw[posIndexPhy:]))
 		return true
 	}
 }
 
-func (fc *fileCursor) pos() int64 { return fc.r.EntryPos(int32(fc.next)) }
+func (fc *fileCursor) hash() int32 { return int32(binary.BigEndian.Uint32(fc.raw)) }
+func (fc *fileCursor) seconds() int32 {
+	return int32(binary.BigEndian.Uint32(fc.raw[posIndexSeconds:]))
+}
+
+// pos is where the entry lies in the file.
+func (fc *fileCursor) pos() int64 { return fc.f.base + fc.next*indexEntrySize }
 
 // indexSeconds is the time field of an entry for a record stored at t, in a
 // file that begins at begin; both in ms.
@@ -155,21 +152,26 @@ func (ic *indexCursor) record(w *logWorker, pos int64) {
 		if f := fc.f; f.minPhy < phy && phy < f.maxPhy {
 			covered = true
 		}
-		for fc.r != nil && int64(fc.cur.Phy) < phy {
+		for fc.in != nil && fc.phy < phy {
 			ic.orphan(w.r, fc)
 			closed = !fc.advance() || closed
 		}
-		for fc.r != nil && int64(fc.cur.Phy) == phy {
-			if !computed {
-				w.keyHashes()
-				computed = true
-			}
-			ic.entry(w, fc)
+		if fc.in == nil || fc.phy > phy {
+			continue
+		}
+		if !computed {
+			w.keyHashes()
+			computed = true
+		}
+		seconds := indexSeconds(w.view.StoreTimestamp, fc.f.hdr.BeginTime)
+		ic.allKeys(w, fc, seconds)
+		for fc.in != nil && fc.phy == phy {
+			ic.entry(w, fc, seconds)
 			closed = !fc.advance() || closed
 		}
 	}
 	if closed {
-		ic.active = slices.DeleteFunc(ic.active, func(fc *fileCursor) bool { return fc.r == nil })
+		ic.active = slices.DeleteFunc(ic.active, func(fc *fileCursor) bool { return fc.in == nil })
 	}
 	if !covered {
 		return
@@ -188,6 +190,26 @@ func (ic *indexCursor) record(w *logWorker, pos int64) {
 	}
 }
 
+// allKeys takes entries as long as they are the record's keys one after the
+// other, which they almost always are.
+func (ic *indexCursor) allKeys(w *logWorker, fc *fileCursor, seconds int32) {
+	if w.expectAt > 0 || len(fc.bad) > 0 || fc.next == 1 {
+		return
+	}
+	be := binary.BigEndian
+	n, raw := 0, fc.raw
+	for n < len(w.hashes) && len(raw) >= 2*indexEntrySize && int32(be.Uint32(raw)) == w.hashes[n] &&
+		int64(be.Uint64(raw[posIndexPhy:])) == fc.phy && int32(be.Uint32(raw[posIndexSeconds:])) == seconds {
+		w.found[n] = true
+		n++
+		raw = raw[indexEntrySize:]
+	}
+	if next := fc.next + int64(n); n > 0 && next <= fc.f.last {
+		w.expectAt = n
+		fc.next, fc.raw, fc.phy = next, raw, int64(be.Uint64(raw[posIndexPhy:]))
+	}
+}
+
 // keyHashes computes the hashes under which the index should have the view, in
 // the order in which they are written: the unique key, the keys and, in some
 // releases only, the tags. The first w.keyCount are there in all releases.
@@ -196,7 +218,13 @@ func (w *logWorker) keyHashes() {
 	w.hashes = w.hashes[:0]
 	w.keyCount = 0
 	if v.SysFlag.Indexed() && (p.uniqKey != nil || p.keys != nil || p.tags != nil) {
-		prefix := message.HashAppend(message.JavaHash(text(v.TopicBytes())), "#")
+		var prefix, tagsPrefix int32
+		if t := w.topic; t != nil {
+			prefix, tagsPrefix = t.keyHash, t.tagsHash
+		} else {
+			prefix = message.HashAppend(message.JavaHash(text(v.TopicBytes())), "#")
+			tagsPrefix = message.HashAppend(prefix, "T#")
+		}
 		if p.uniqKey != nil {
 			w.hashes = append(w.hashes, keyHash(prefix, p.uniqKey))
 		}
@@ -213,7 +241,7 @@ func (w *logWorker) keyHashes() {
 		}
 		w.keyCount = len(w.hashes)
 		if p.tags != nil {
-			w.hashes = append(w.hashes, keyHash(message.HashAppend(prefix, "T#"), p.tags))
+			w.hashes = append(w.hashes, keyHash(tagsPrefix, p.tags))
 		}
 	}
 	w.found = slices.Grow(w.found[:0], len(w.hashes))[:len(w.hashes)]
@@ -286,14 +314,14 @@ func (w *logWorker) scanKeys(hash int32) bool {
 }
 
 // entry compares one entry with the record in w.view: rules 34 to 36.
-func (ic *indexCursor) entry(w *logWorker, fc *fileCursor) {
-	f, e, t := fc.f, fc.cur, w.view.StoreTimestamp
-	if !w.matchKey(e.Hash) {
+func (ic *indexCursor) entry(w *logWorker, fc *fileCursor, want int32) {
+	f, t, hash, seconds := fc.f, w.view.StoreTimestamp, fc.hash(), fc.seconds()
+	if !w.matchKey(hash) {
 		what := "fits none of its keys"
 		if !w.view.SysFlag.Indexed() {
 			what = "belongs to a rolled back message, which has no keys"
 		}
-		ic.s.add(ruleIndexKey, f.file, fc.pos(), "entry %d for the record at %d: hash %d %s", fc.next, e.Phy, e.Hash, what)
+		ic.s.add(ruleIndexKey, f.file, fc.pos(), "entry %d for the record at %d: hash %d %s", fc.next, fc.phy, hash, what)
 	}
 	if fc.next == 1 {
 		if f.hdr.BeginTime != t {
@@ -301,11 +329,11 @@ func (ic *indexCursor) entry(w *logWorker, fc *fileCursor) {
 		}
 		// The first entry of a file that follows a full one counts from that
 		// one's end, in files written by Java.
-		if prev := ic.before(f); e.Seconds != 0 && prev != nil && e.Seconds != indexSeconds(t, prev.hdr.EndTime) {
-			ic.s.add(ruleIndexSeconds, f.file, fc.pos()+posIndexSeconds, "entry 1: %d seconds, neither 0 nor the %d since the end of the file before", e.Seconds, indexSeconds(t, prev.hdr.EndTime))
+		if prev := ic.before(f); seconds != 0 && prev != nil && seconds != indexSeconds(t, prev.hdr.EndTime) {
+			ic.s.add(ruleIndexSeconds, f.file, fc.pos()+posIndexSeconds, "entry 1: %d seconds, neither 0 nor the %d since the end of the file before", seconds, indexSeconds(t, prev.hdr.EndTime))
 		}
-	} else if want := indexSeconds(t, f.hdr.BeginTime); e.Seconds != want {
-		ic.s.add(ruleIndexSeconds, f.file, fc.pos()+posIndexSeconds, "entry %d for the record at %d: %d seconds instead of %d", fc.next, e.Phy, e.Seconds, want)
+	} else if seconds != want {
+		ic.s.add(ruleIndexSeconds, f.file, fc.pos()+posIndexSeconds, "entry %d for the record at %d: %d seconds instead of %d", fc.next, fc.phy, seconds, want)
 	}
 	if fc.next == f.last && f.hdr.EndTime != t {
 		ic.s.add(ruleIndexTimes, f.file, posIndexEndTime, "end time %d, the last record has %d", f.hdr.EndTime, t)
@@ -325,7 +353,7 @@ func (ic *indexCursor) before(f *indexFile) *indexFile {
 
 // orphan reports an entry whose position is that of no record.
 func (ic *indexCursor) orphan(r *logFile, fc *fileCursor) {
-	phy := int64(fc.cur.Phy)
+	phy := fc.phy
 	if r.inDamaged(phy) {
 		return // the index is right, the log is not
 	}
@@ -338,7 +366,7 @@ func (ic *indexCursor) finish(r *logFile, end int64) {
 		ic.activate(ic.wait[0].minPhy)
 	}
 	for _, fc := range ic.active {
-		for fc.r != nil && int64(fc.cur.Phy) < end {
+		for fc.in != nil && fc.phy < end {
 			ic.orphan(r, fc)
 			fc.advance()
 		}

@@ -18,6 +18,7 @@ type logSet struct {
 	gaps     []span
 	results  []*logFile // one for each file, after walkLog
 	min, end int64      // of what is live; end after walkLog
+	limit    int64      // what is written behind it is not looked at
 	live     int        // files before this one have live records
 
 	damaged []span // ranges whose records are lost, up to maxDamaged of them
@@ -49,6 +50,7 @@ type logFile struct {
 	lost         []span // those of them whose queue and offset are not known
 	notIndexed   int64  // records that some key does not lead to
 	notIndexedAt int64
+	keyed        int64 // records with keys while there is no index at all
 	shortProps   int64 // records with properties that no reader sees
 	shortPropsAt int64
 	ops          map[int32]opItem
@@ -116,11 +118,59 @@ func (c *checker) listLog() error {
 		return nil
 	}
 	l.files, l.gaps = c.checkSegments(s, ruleLogName, ruleLogLength, l.dirs, segs, l.fileSize)
+	l.limit = math.MaxInt64
 	if len(l.files) > 0 {
 		l.min = l.files[0].start
 		l.end = l.min
+		if c.live {
+			c.limitLog(l)
+		}
 	}
 	return nil
+}
+
+// limitLog finds the end of a log that somebody writes to. What follows is not
+// looked at: if the end moved on while the log is read, parts of it would seem
+// to be missing.
+func (c *checker) limitLog(l *logSet) {
+	s := &sink{rep: newReporter(nil, 0)} // walking reports what cannot be read
+	n := len(l.files)
+	for ; n > 0; n-- {
+		g := l.files[n-1]
+		in := c.open(s, c.segmentPath(l.dirs, g))
+		if in == nil {
+			continue
+		}
+		in.size = min(in.size, g.size)
+		end := chainEnd(in, g.start)
+		in.close()
+		if end > 0 || n == 1 {
+			l.limit = g.start + end
+			break
+		}
+	}
+	l.files = l.files[:max(n, 1)]
+}
+
+// chainEnd follows the sizes of records from the start of a file and returns
+// where they end.
+func chainEnd(in *input, start int64) int64 {
+	for pos := int64(0); ; {
+		rest := in.size - pos
+		if rest < message.BlankSize {
+			return pos
+		}
+		h, err := message.ParseHeader(in.window(pos, min(rest, message.MaxHeaderSize), logAhead))
+		switch {
+		case err != nil || h.Kind == message.KindEnd || int64(h.Size) > rest:
+			return pos
+		case h.Kind == message.KindBlank:
+			return in.size
+		case int64(h.PhysicalOffset) != start+pos:
+			return pos
+		}
+		pos += int64(h.Size)
+	}
 }
 
 // top is the highest position that a file of the log covers.
@@ -156,6 +206,7 @@ func (c *checker) walkLog() error {
 			return c.ctx.Err()
 		}
 		w.walkFile(r)
+		w.expect.sums.settle(i)
 		return c.ctx.Err()
 	})
 	for _, w := range workers {
@@ -173,10 +224,19 @@ func (c *checker) walkLog() error {
 		return err
 	}
 	c.findEnd()
+	keyed := int64(0)
 	for _, r := range l.results {
+		keyed += r.keyed
 		r.sink.flush()
 	}
 	c.indexAheadOf()
+	if keyed > 0 && c.o.Level > Quick {
+		s := c.sink()
+		s.put(ruleIndexMissing, Finding{Severity: Info, File: "index", Count: keyed,
+			Meaning: "Java brokers find no message by key; Gantry makes the index anew when it opens the store"},
+			"there are no index files, but %s keys", have(keyed))
+		s.flush()
+	}
 	return nil
 }
 

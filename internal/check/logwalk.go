@@ -13,7 +13,7 @@ import (
 
 const (
 	// logAhead is how much of a log file is read at a time.
-	logAhead = 1 << 20
+	logAhead = 256 << 10
 	// largeRecord is the size above which a record is checked in pieces, so
 	// that memory does not depend on what a size field says.
 	largeRecord = 4 << 20
@@ -33,6 +33,8 @@ type logWorker struct {
 	props propScan // of the view
 	sum   uint32   // computed CRC of the view's body
 
+	topic  *topic      // of the view; nil without a queue
+	recent [256]*topic // by a bad but quick hash of their names
 	expect expectations
 	cursor *indexCursor
 	peek   logReader // for looking at other records
@@ -43,6 +45,7 @@ type logWorker struct {
 	expectAt int
 	byHash   map[int32]int32
 
+	limit  int64  // what is behind it in the file is not looked at
 	piece  []byte // of a large record
 	chunk  []byte // of a search
 	credit int64
@@ -68,7 +71,10 @@ func (w *logWorker) walkFile(r *logFile) {
 		return
 	}
 	defer w.leave()
-	w.cursor = w.c.index.cursor(w.c, r.sink, r.seg.start)
+	w.cursor = &indexCursor{}
+	if !w.expect.again {
+		w.cursor = w.c.index.cursor(w.c, r.sink, r.seg.start)
+	}
 	defer w.cursor.close()
 	last := int64(math.MinInt64) // store time
 	pos, told := int64(0), int64(0)
@@ -76,7 +82,7 @@ func (w *logWorker) walkFile(r *logFile) {
 		if n%256 == 0 && w.c.ctx.Err() != nil {
 			return
 		}
-		if pos-told >= logAhead {
+		if pos-told >= logAhead && !w.expect.again {
 			w.c.progress.add(pos - told)
 			told = pos
 		}
@@ -102,7 +108,18 @@ func (w *logWorker) walkFile(r *logFile) {
 		pos = found
 	}
 	w.cursor.finish(r, r.seg.start+r.end)
-	w.c.progress.add(r.seg.size - told)
+	if !w.expect.again {
+		w.c.progress.add(r.seg.size - told)
+	}
+}
+
+// walkAgain compares the records of log file i with the units of the queues
+// whose sums differ. What else it finds has been reported.
+func (w *logWorker) walkAgain(i int) {
+	l := w.c.log
+	w.expect.again, w.expect.group = true, w.c.sums.group(i)
+	r := &logFile{seg: l.files[i], path: w.c.segmentPath(l.dirs, l.files[i]), sink: &sink{rep: newReporter(nil, 0)}}
+	w.walkFile(r)
 }
 
 func (w *logWorker) enter(r *logFile) bool {
@@ -112,6 +129,7 @@ func (w *logWorker) enter(r *logFile) bool {
 		return false
 	}
 	w.in.size = min(w.in.size, r.seg.size) // listed length, cut to the file size
+	w.limit = w.c.log.limit - r.seg.start
 	w.in.reuse(w.buf)
 	w.credit = searchCredit
 	return true
@@ -129,6 +147,9 @@ func (w *logWorker) leave() {
 func (w *logWorker) step(pos, last int64) (next int64, st *stop) {
 	r := w.r
 	rest := w.in.size - pos
+	if pos >= w.limit {
+		return 0, &stop{}
+	}
 	if rest == 0 && w.in.size < w.c.log.fileSize {
 		return 0, &stop{}
 	}
@@ -138,6 +159,11 @@ func (w *logWorker) step(pos, last int64) (next int64, st *stop) {
 	}
 	if rest < message.BlankSize {
 		return 0, &stop{err: fmt.Errorf("%d bytes are left in the file, too few for a blank record", rest), rule: ruleLogRecord}
+	}
+	if w.loadSound(pos, rest) {
+		w.props.scan(w.view.PropsBytes())
+		w.accept(pos, last)
+		return pos + int64(w.view.Size), nil
 	}
 	head := w.in.window(pos, min(rest, message.MaxHeaderSize), logAhead)
 	h, err := message.ParseHeader(head)
@@ -159,7 +185,7 @@ func (w *logWorker) step(pos, last int64) (next int64, st *stop) {
 	if err := w.load(pos, h); err != nil {
 		return 0, w.unsound(pos, h, err)
 	}
-	w.props = scanProps(w.view.PropsBytes())
+	w.props.scan(w.view.PropsBytes())
 	if w.view.BodyLen > 0 && w.sum != w.view.BodyCRC {
 		err := fmt.Errorf("body CRC %#08x, computed %#08x", w.view.BodyCRC, w.sum)
 		switch {
@@ -171,12 +197,44 @@ func (w *logWorker) step(pos, last int64) (next int64, st *stop) {
 			// The fields around the body can still be relied on: the queue
 			// must have its unit.
 			w.damaged(ruleLogBodyCRC, pos, int64(h.Size), err)
-			w.expect.record(&w.view, &w.props)
+			w.findTopic()
+			w.expect.record(&w.view, &w.props, w.topic)
 			return pos + int64(h.Size), nil
 		}
 	}
 	w.accept(pos, last)
 	return pos + int64(h.Size), nil
+}
+
+// loadSound reads the record at pos if it is an ordinary one without fault.
+// For everything else there is load.
+func (w *logWorker) loadSound(pos, rest int64) bool {
+	if rest < message.MinRecordSize {
+		return false
+	}
+	head := w.in.window(pos, message.MinRecordSize, logAhead)
+	size := int64(message.Size(head))
+	if size < message.MinRecordSize || size > min(rest, largeRecord) {
+		return false
+	}
+	var err error
+	w.view, err = message.Check(w.in.window(pos, size, logAhead), message.PhysicalOffset(w.r.seg.start+pos), message.CheckOptions{BodyCRC: true, PropertyCRC: true})
+	w.sum = w.view.BodyCRC
+	return err == nil
+}
+
+// findTopic looks up the view's topic.
+func (w *logWorker) findTopic() {
+	name := w.view.TopicBytes()
+	hash := len(name)
+	for _, b := range name[max(0, len(name)-3):] { // names often differ in a number at the end
+		hash = hash*10 + int(b)
+	}
+	r := &w.recent[hash%len(w.recent)]
+	if w.topic = *r; w.topic == nil || w.topic.name != string(name) {
+		w.topic = w.c.queues.topics[string(name)]
+		*r = w.topic
+	}
 }
 
 // damaged counts and reports a record that is damaged between sound ones.
@@ -359,9 +417,12 @@ func (w *logWorker) lost(pos, found int64, st *stop) {
 // what stands behind pos.
 func (w *logWorker) resync(pos, last int64, st *stop) int64 {
 	st.blank = -1
+	if pos >= w.limit {
+		return -1
+	}
 	// A record with damaged content ends where it says, if something valid
 	// begins there.
-	if next := pos + int64(st.sizeThere); st.sizeThere >= message.MinRecordSize && next < w.in.size && w.valid(next) && w.view.StoreTimestamp >= last {
+	if next := pos + int64(st.sizeThere); st.sizeThere >= message.MinRecordSize && next < w.in.size && next < w.limit && w.valid(next) && w.view.StoreTimestamp >= last {
 		w.credit += int64(w.view.Size)
 		return next
 	}
@@ -390,6 +451,9 @@ func (w *logWorker) resync(pos, last int64, st *stop) int64 {
 		}
 		w.credit += int64(len(chunk))
 		next, found := w.search(chunk, off, pos, last, st)
+		if found >= w.limit {
+			return -1
+		}
 		if found >= 0 {
 			return found
 		}

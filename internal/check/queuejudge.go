@@ -97,7 +97,10 @@ func (c *checker) judgeLost(s *sink) {
 			n += cat.lost.list[k].n
 		}
 		f := Finding{Severity: Error, File: dirQueue, Count: n}
-		if c.abort || c.live {
+		switch {
+		case c.live:
+			f.Severity, f.Repair, f.Meaning = Info, repairNone, "the store is in use and has not written them yet"
+		case c.abort:
 			f.Severity, f.Repair = Warning, repairOpen
 		}
 		s.put(ruleQueueMissing, f, "there are no consume queues, but %s in %s that need them", plural(n, "record"), plural(int64(len(keys)), "queue"))
@@ -155,7 +158,7 @@ func (c *checker) judgeOps(s *sink) {
 // judgeGaps is rule 2.
 func (c *checker) judgeGaps(s *sink) {
 	for _, g := range c.log.gaps {
-		f := Finding{Severity: Warning, File: "commitlog/" + segmentName(g.from), Count: g.len() / max(c.log.fileSize, 1)}
+		f := Finding{Severity: Warning, File: "commitlog/" + segmentName(g.from), Count: max(g.len()/max(c.log.fileSize, 1), 1)}
 		n := c.queues.inLogGap.Load()
 		if n > 0 {
 			f.Severity = Error

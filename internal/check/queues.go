@@ -34,24 +34,36 @@ type catalog struct {
 	end      int64                // end of the last record that some queue has a unit for: how far dispatch got
 	lost     ghosts
 	units    atomic.Int64
-	inLogGap atomic.Int64
+	inLogGap atomic.Int64 // units that point where no file of the log is
+	// lostUnits are these, and those that lead into damage or behind the end of
+	// the log.
+	lostUnits atomic.Int64
 }
 
-// topic is the queues of one topic.
+// topic is the queues of one topic, and what each of its records is asked for.
 type topic struct {
 	name   string
 	queues []*queue // by kind and id
+	own    []*queue // by id, if that is small: see queueFor
+
+	legal             bool  // as brokers want a topic's name
+	keyHash, tagsHash int32 // of the index's text before a key and before the tags
 }
+
+// maxOwn is the first queue id that is not in topic.own.
+const maxOwn = 256
 
 // queue is one directory of units. A store can have 100 000 of them: what only
 // few need is in notes.
 type queue struct {
-	topic *topic
-	files []segment
-	hits  []int32 // for each file, units that a record was found to own; atomic
-	idx   int32   // in catalog.queues
-	id    int32
-	kind  consumequeue.Kind
+	topic  *topic
+	files  []segment
+	hits   []int32 // for each file, units that a record was found to own; atomic
+	live   []int32 // for each file, units that point into the log; if not summed
+	idx    int32   // in catalog.queues
+	id     int32
+	kind   consumequeue.Kind
+	summed bool // compared by sums; if not, one by one: see sums
 
 	mu    sync.Mutex
 	notes *queueNotes // nil while there is nothing to note; see note
@@ -144,6 +156,9 @@ func (t *topic) find(id int32, kind consumequeue.Kind) *queue {
 // queueFor returns the queue for the records of a topic and queue id. A topic
 // has one kind; where the disk has both the configuration decides.
 func (c *checker) queueFor(t *topic, id int32) *queue {
+	if uint32(id) < uint32(len(t.own)) {
+		return t.own[id]
+	}
 	simple, batch := t.find(id, consumequeue.Simple), t.find(id, consumequeue.Batch)
 	if simple == nil || batch != nil && c.config.topics[t.name].batch {
 		return batch
@@ -181,6 +196,7 @@ func (c *checker) listQueues() error {
 	c.checkQueueFiles(s)
 	c.checkTypes(s)
 	c.listExt(s)
+	c.prepareSums()
 	c.startProgress()
 	return nil
 }
@@ -262,6 +278,35 @@ func (c *checker) checkQueueFiles(s *sink) {
 		if len(q.files) > 0 {
 			q.start = q.files[0].start / q.unitSize()
 		}
+	}
+}
+
+// prepareSums decides which queues are compared by sums: those whose units are
+// certain from the record alone. In the schedule topic they depend on the
+// broker's delays, of light queues on its settings, with an extension the tags
+// code is an address, and units of batch queues hold more.
+func (c *checker) prepareSums() {
+	cat := c.queues
+	for _, t := range cat.topics {
+		t.legal = legalTopic([]byte(t.name))
+		t.keyHash = message.HashAppend(message.JavaHash(t.name), "#")
+		t.tagsHash = message.HashAppend(t.keyHash, "T#")
+		var own []*queue
+		for _, q := range t.queues {
+			q.summed = q.kind == consumequeue.Simple && c.o.Level > Quick && !c.rocksQueues && t.name != message.ScheduleTopic &&
+				!message.IsLight(t.name) && len(cat.ext[c.extDir(q)]) == 0
+			if q.id < 0 || q.id >= maxOwn {
+				continue
+			}
+			for int(q.id) >= len(own) {
+				own = append(own, nil)
+			}
+			own[q.id] = c.queueFor(t, q.id)
+		}
+		t.own = own
+	}
+	if c.o.Level > Quick {
+		c.sums = newSums(len(c.log.files), len(cat.queues))
 	}
 }
 

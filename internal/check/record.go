@@ -28,11 +28,17 @@ func (w *logWorker) accept(pos, last int64) {
 	r.lastTime = v.StoreTimestamp
 	r.maxTime = max(r.maxTime, r.lastTime)
 
+	w.findTopic()
+	if w.expect.again {
+		w.expect.record(v, &w.props, w.topic)
+		return
+	}
 	w.times(pos, last)
-	w.topic(pos)
+	w.checkTopic(pos)
 	w.properties(pos)
 	if v.SysFlag&^knownFlags != 0 {
-		r.sink.addAs(ruleLogSysFlag, Info, r.file, pos, "system flag %#x has bits that no release defines", uint32(v.SysFlag))
+		r.sink.put(ruleLogSysFlag, Finding{Severity: Info, File: r.file, Offset: pos, Count: 1, Repair: repairNone,
+			Meaning: "a bit that the sender has set; brokers keep it as it is"}, "system flag %#x has bits that no release defines", uint32(v.SysFlag))
 	}
 	if v.SysFlag.Transaction() == message.TxCommit && v.PreparedTransactionOffset != 0 {
 		w.prepared(pos)
@@ -43,7 +49,13 @@ func (w *logWorker) accept(pos, last int64) {
 	if w.c.o.Level == Deep && v.SysFlag&message.InnerBatch != 0 {
 		w.innerBatch(pos)
 	}
-	w.expect.record(v, &w.props)
+	w.expect.record(v, &w.props, w.topic)
+	if len(w.c.index.files) == 0 {
+		if w.props.keys != nil || w.props.uniqKey != nil {
+			r.keyed++
+		}
+		return
+	}
 	w.cursor.record(w, pos)
 }
 
@@ -64,26 +76,32 @@ func (w *logWorker) times(pos, last int64) {
 	}
 }
 
-// topic is rule 9, apart from what makes a record unreadable.
-func (w *logWorker) topic(pos int64) {
+// checkTopic is rule 9, apart from what makes a record unreadable.
+func (w *logWorker) checkTopic(pos int64) {
 	r, v := w.r, &w.view
 	t := v.TopicBytes()
 	if v.Magic == message.MagicV2 && len(t) <= math.MaxInt8 {
 		r.sink.put(ruleLogTopic, Finding{Severity: Warning, File: r.file, Offset: pos, Count: 1,
 			Meaning: "brokers before 5.1 cannot read the record, without need"}, "version 2 record with a topic of only %d bytes", len(t))
 	}
-	for _, b := range t {
-		if topicByte[b] {
-			continue
-		}
-		sev := Warning
-		if bytes.HasPrefix(t, []byte(message.RetryPrefix)) || bytes.HasPrefix(t, []byte(message.DLQPrefix)) || bytes.HasPrefix(t, []byte(message.LightPrefix)) {
-			sev = Info // brokers do not look at these
-		}
-		r.sink.put(ruleLogTopic, Finding{Severity: sev, File: r.file, Offset: pos, Count: 1, Repair: repairNone,
-			Meaning: "brokers refuse to create such a topic"}, "topic %q has characters that are not legal", t)
+	if w.topic != nil && w.topic.legal || legalTopic(t) {
 		return
 	}
+	sev := Warning
+	if bytes.HasPrefix(t, []byte(message.RetryPrefix)) || bytes.HasPrefix(t, []byte(message.DLQPrefix)) || bytes.HasPrefix(t, []byte(message.LightPrefix)) {
+		sev = Info // brokers do not look at these
+	}
+	r.sink.put(ruleLogTopic, Finding{Severity: sev, File: r.file, Offset: pos, Count: 1, Repair: repairNone,
+		Meaning: "brokers refuse to create such a topic"}, "topic %q has characters that are not legal", t)
+}
+
+func legalTopic(name []byte) bool {
+	for _, b := range name {
+		if !topicByte[b] {
+			return false
+		}
+	}
+	return true
 }
 
 // topicByte says which bytes are legal in a topic (RocketMQ: TopicValidator).
@@ -116,8 +134,10 @@ func (w *logWorker) properties(pos int64) {
 				Meaning: "Java brokers put the message into none of its light queues"}, "%v", err)
 		}
 	}
-	if i := bytes.Index(v.PropsBytes(), []byte(message.PropCRC32)); i >= 0 && !v.HasPropertyCRC() {
-		w.strayCRC(pos, i)
+	if props := v.PropsBytes(); bytes.IndexByte(props, '#') >= 0 { // in few; searching one byte is quick
+		if i := bytes.Index(props, []byte(message.PropCRC32)); i >= 0 && !v.HasPropertyCRC() {
+			w.strayCRC(pos, i)
+		}
 	}
 }
 
@@ -128,24 +148,25 @@ type propScan struct {
 	innerNum, innerBase        []byte
 	lightQueues, lightOffsets  []byte
 	hidden                     bool // some segment is no pair that readers return
+
+	names [48][2]uint16 // where the names seen so far are, from … to
 }
 
 // light reports whether the record names light queues and its offsets there.
 func (p *propScan) light() bool { return p.lightQueues != nil && p.lightOffsets != nil }
 
-// scanProps looks through a property string.
-func scanProps(p []byte) (r propScan) {
-	const most = 48
-	var names [most][]byte
+// scan looks through a property string.
+func (r *propScan) scan(p []byte) {
+	r.keys, r.tags, r.uniqKey, r.delay, r.innerNum, r.innerBase, r.lightQueues, r.lightOffsets = nil, nil, nil, nil, nil, nil, nil, nil
+	r.hidden = false
 	count := 0
-	for len(p) > 0 {
-		end := bytes.IndexByte(p, 0x02)
-		seg := p
-		if end < 0 {
-			p = nil
-		} else {
-			seg, p = p[:end], p[end+1:]
+	for next := 0; next < len(p); {
+		at := next
+		seg := p[at:]
+		if end := bytes.IndexByte(seg, 0x02); end >= 0 {
+			seg = seg[:end]
 		}
+		next += len(seg) + 1
 		if len(seg) == 0 {
 			continue
 		}
@@ -155,13 +176,13 @@ func scanProps(p []byte) (r propScan) {
 			continue
 		}
 		name, value := seg[:n], seg[n+1:]
-		for i := range min(count, most) {
-			if o := names[i]; len(o) == n && string(o) == string(name) {
+		for _, o := range r.names[:min(count, len(r.names))] {
+			if string(p[o[0]:o[1]]) == string(name) {
 				r.hidden = true
 			}
 		}
-		if count < most {
-			names[count] = name
+		if count < len(r.names) {
+			r.names[count] = [2]uint16{uint16(at), uint16(at + n)} // a property string has at most 32767 bytes
 		}
 		count++
 		switch string(name) {
@@ -183,7 +204,6 @@ func scanProps(p []byte) (r propScan) {
 			r.lightOffsets = value
 		}
 	}
-	return r
 }
 
 // text returns the bytes as a string without copying them. It is for passing

@@ -115,6 +115,7 @@ func (r *reporter) finish() {
 // perFile findings of a rule and file and counts the others.
 type sink struct {
 	rep    *reporter
+	moving bool // about files that somebody writes to: no finding is worse than Info
 	list   []kept
 	groups map[groupKey]*group
 }
@@ -138,6 +139,10 @@ type group struct {
 
 func (c *checker) sink() *sink { return &sink{rep: c.rep} }
 
+// movingSink is sink for files that change while they are read if the store is
+// in use.
+func (c *checker) movingSink() *sink { return &sink{rep: c.rep, moving: c.live} }
+
 // add reports a violation with the rule's own severity, meaning and repair.
 func (s *sink) add(r *rule, file string, off int64, format string, args ...any) {
 	s.addAs(r, r.severity, file, off, format, args...)
@@ -151,6 +156,10 @@ func (s *sink) addAs(r *rule, sev Severity, file string, off int64, format strin
 // put completes f and keeps it. The text is made only if it will be shown.
 func (s *sink) put(r *rule, f Finding, format string, args ...any) {
 	f.File = printable(f.File)
+	if s.moving && f.Severity > Info {
+		f.Severity, f.Repair = Info, repairNone
+		f.Meaning = "the store is in use: what is being written is not judged"
+	}
 	key := groupKey{r, f.File}
 	g := s.groups[key]
 	if (g == nil || g.n < perFile) && s.rep.crowded(r, f) {

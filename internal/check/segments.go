@@ -149,7 +149,12 @@ func (t *sizeTally) best(unit int64) int64 {
 // lengths and names given twice. It returns the files that can be used, cut to
 // what fits between their neighbours, and the gaps between them.
 func (c *checker) checkSegments(s *sink, name, length *rule, dirs []string, segs []segment, fileSize int64) (usable []segment, gaps []span) {
+	all := s
 	for i, g := range segs {
+		if s = all; i == len(segs)-1 && c.live {
+			s = c.movingSink() // it may just be made
+			defer func(last *sink) { all.take(last) }(s)
+		}
 		file := c.show(c.segmentPath(dirs, g))
 		if g.start%fileSize != 0 {
 			s.add(name, file, 0, "the name is no multiple of the file size %d", fileSize)

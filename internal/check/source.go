@@ -125,6 +125,19 @@ func (in *input) window(off, n, ahead int64) []byte {
 	if lo := off - in.bufAt; lo >= 0 && lo+n <= int64(len(in.buf)) {
 		return in.buf[lo : lo+n]
 	}
+	return in.fill(off, n, ahead)
+}
+
+// buffered returns what the buffer holds from off on.
+func (in *input) buffered(off int64) []byte {
+	if lo := off - in.bufAt; lo >= 0 && lo < int64(len(in.buf)) {
+		return in.buf[lo:]
+	}
+	return nil
+}
+
+// fill is window for what is not in the buffer.
+func (in *input) fill(off, n, ahead int64) []byte {
 	want := min(max(n, ahead), in.size-off)
 	kept := 0
 	if lo := off - in.bufAt; lo >= 0 && lo < int64(len(in.buf)) {

@@ -43,6 +43,10 @@ func (l *Lines) Number() int { return l.n }
 // Bytes is how much has been read of the input, in whole lines.
 func (l *Lines) Bytes() int64 { return l.bytes }
 
+// Buffered reports whether more of the input has been read than was returned,
+// so that the next call may do without waiting for it.
+func (l *Lines) Buffered() bool { return l.r.Buffered() > 0 }
+
 func (l *Lines) next() (line []byte, err error) {
 	l.n++
 	l.buf = l.buf[:0]

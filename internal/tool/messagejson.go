@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"unicode/utf8"
 
 	"github.com/gantrymq/gantry/message"
 )
@@ -45,37 +44,6 @@ type Message struct {
 	BodyRaw         bool   `json:"bodyRaw,omitempty"`
 }
 
-// ToJSON converts a stored message. With raw a compressed body is left as it
-// is; so is one that cannot be inflated.
-func ToJSON(m message.Ext, raw bool) Message {
-	out := Message{
-		Topic: m.Topic, QueueID: m.QueueID, QueueOffset: int64(m.QueueOffset),
-		CommitLogOffset: int64(m.PhysicalOffset), StoreSize: m.StoreSize,
-		Magic: fmt.Sprintf("%08x", m.Magic), SysFlag: int32(m.SysFlag), Flag: m.Flag, BodyCRC: m.BodyCRC,
-		BornTimestamp: m.BornTimestamp, BornHost: m.BornHost.String(),
-		StoreTimestamp: m.StoreTimestamp, StoreHost: m.StoreHost.String(),
-		ReconsumeTimes: m.ReconsumeTimes, PreparedTransactionOffset: int64(m.PreparedTransactionOffset),
-		MsgID:      m.MsgID(),
-		Properties: pairs(m.Properties),
-	}
-	if !givesBack(m.Properties) {
-		out.PropertiesBase64 = base64.StdEncoding.EncodeToString([]byte(m.Properties))
-	}
-	body := m.Body
-	if c := m.SysFlag.CompressionType(); c != message.CompressionNone {
-		out.BodyCompression = c.String()
-		body, out.BodyRaw = plainBody(m, raw)
-	}
-	if utf8.Valid(body) {
-		s := string(body)
-		out.Body = &s
-	} else {
-		s := base64.StdEncoding.EncodeToString(body)
-		out.BodyBase64 = &s
-	}
-	return out
-}
-
 // FromJSON converts back. Of the offsets, ids and sizes only the place that the
 // message had in its log is part of the result. A body that was inflated is
 // compressed again.
@@ -87,6 +55,11 @@ func FromJSON(data []byte) (m message.Ext, err error) {
 		}
 		return m, err
 	}
+	return j.message()
+}
+
+// message checks the fields and makes them a message.
+func (j *Message) message() (m message.Ext, err error) {
 	if j.Topic == "" {
 		return m, errors.New("topic is missing")
 	}
@@ -147,32 +120,6 @@ func (j *Message) body() (body []byte, err error) {
 // their order. Of a doubled name the object has the pair that counts.
 type pairs message.Properties
 
-// MarshalJSON implements json.Marshaler.
-func (p pairs) MarshalJSON() ([]byte, error) {
-	rest := message.Properties(p).Map()
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	b.WriteByte('{')
-	text := func(s string, end byte) {
-		_ = enc.Encode(s) // a string, into memory
-		b.Truncate(b.Len() - len("\n"))
-		b.WriteByte(end)
-	}
-	for name, value := range message.Properties(p).All() {
-		if v, ok := rest[name]; ok && v == value {
-			delete(rest, name)
-			text(name, ':')
-			text(value, ',')
-		}
-	}
-	if b.Len() > 1 {
-		b.Truncate(b.Len() - len(","))
-	}
-	b.WriteByte('}')
-	return b.Bytes(), nil
-}
-
 // UnmarshalJSON implements json.Unmarshaler. A pair that no reader of a
 // message would find is an error.
 func (p *pairs) UnmarshalJSON(data []byte) error {
@@ -210,26 +157,4 @@ func (p *pairs) UnmarshalJSON(data []byte) error {
 		err = io.ErrUnexpectedEOF
 	}
 	return err
-}
-
-// givesBack reports whether the JSON object of p's pairs, read again, gives
-// p's bytes, but for the separator behind the last pair, which some releases
-// leave out.
-func givesBack(p message.Properties) bool {
-	if !utf8.ValidString(string(p)) {
-		return false
-	}
-	rest := string(p)
-	seen := make(map[string]bool)
-	for name, value := range p.All() {
-		pair := name + "\x01" + value
-		if len(rest) < len(pair) || rest[:len(pair)] != pair || seen[name] {
-			return false
-		}
-		seen[name] = true
-		if rest = rest[len(pair):]; rest != "" {
-			rest = rest[1:] // 0x02, or the pair would be longer
-		}
-	}
-	return rest == ""
 }

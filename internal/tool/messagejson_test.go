@@ -2,11 +2,14 @@ package tool
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"math"
 	"net/netip"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -29,13 +32,7 @@ func testMessage() message.Ext {
 // line is a message as the commands print it.
 func line(t testing.TB, m message.Ext, raw bool) []byte {
 	t.Helper()
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(ToJSON(m, raw)); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
+	return append(AppendJSON(nil, &m, raw), '\n')
 }
 
 // TestJSON: the names of the fields, in their order, are a contract.
@@ -111,15 +108,123 @@ func TestJSONRoundTrip(t *testing.T) {
 
 // TestInflateLimit: a body that would become huge is left as it is.
 func TestInflateLimit(t *testing.T) {
-	body, err := deflate(make([]byte, maxPlainBody+1), message.CompressionZlib)
+	body, err := deflate(make([]byte, MaxPlainBody+1), message.CompressionZstd)
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := testMessage()
-	m.Body, m.SysFlag = body, message.Compressed
-	if j := ToJSON(m, false); !j.BodyRaw || j.BodyCompression != "zlib" {
-		t.Errorf("%d bytes were inflated", len(body))
+	m.Body, m.SysFlag = body, message.SysFlag(0).WithCompression(message.CompressionZstd)
+	var j Message
+	if err := json.Unmarshal(line(t, m, false), &j); err != nil || !j.BodyRaw || j.BodyCompression != "zstd" {
+		t.Errorf("%d bytes were opened, %v", len(body), err)
 	}
+}
+
+// TestCompressions: each kind of body is opened, and compressed again.
+func TestCompressions(t *testing.T) {
+	plain := []byte(strings.Repeat("some text ", 1000))
+	for _, c := range []message.Compression{message.CompressionZlib, message.CompressionLZ4, message.CompressionZstd} {
+		body, err := deflate(plain, c)
+		if err != nil || len(body) > len(plain)/10 {
+			t.Fatalf("%v: %d bytes, %v", c, len(body), err)
+		}
+		for range 2 { // what is kept for reuse works a second time
+			if got, err := Inflate(body, c, MaxPlainBody); err != nil || !bytes.Equal(got, plain) {
+				t.Errorf("%v: %d bytes, %v", c, len(got), err)
+			}
+			if _, err := Inflate(body, c, int64(len(plain))-1); err == nil {
+				t.Errorf("%v: the limit was ignored", c)
+			}
+			if _, err := Inflate(body[:len(body)/2], c, MaxPlainBody); err == nil {
+				t.Errorf("%v: half a body was opened", c)
+			}
+		}
+		m := testMessage()
+		m.Body, m.SysFlag = body, message.SysFlag(0).WithCompression(c)
+		got, err := FromJSON(line(t, m, false))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := Inflate(got.Body, c, MaxPlainBody); err != nil || !bytes.Equal(again, plain) {
+			t.Errorf("%v: %d bytes after JSON, %v", c, len(again), err)
+		}
+	}
+}
+
+// FuzzAppendJSON: what is written by hand is what encoding/json writes.
+func FuzzAppendJSON(f *testing.F) {
+	f.Add("Topic", "KEYS\x01a\x02", []byte("body"))
+	f.Add("T\n\u2028\u2029\b\f\x01\x7f\"\\<>&\xff😀", "a\x01\xff\x02a\x01b\x02", []byte{0xFF})
+	f.Add("T", "a\x011\x02b\x012\x02a\x013\x02a\x01\x02", []byte{})
+	f.Fuzz(func(t *testing.T, topic, props string, body []byte) {
+		m := testMessage()
+		m.Topic, m.Properties, m.Body = topic, message.Properties(props), body
+		var b bytes.Buffer
+		enc := json.NewEncoder(&b)
+		enc.SetEscapeHTML(false)
+		if err := enc.Encode(reference(m)); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(b.String(), string(line(t, m, false))); d != "" {
+			t.Errorf("(-encoding/json +got)\n%s", d)
+		}
+	})
+}
+
+// reference is the object that AppendJSON writes, for bodies that are not
+// compressed.
+func reference(m message.Ext) any {
+	out := Message{
+		Topic: m.Topic, QueueID: m.QueueID, QueueOffset: int64(m.QueueOffset),
+		CommitLogOffset: int64(m.PhysicalOffset), StoreSize: m.StoreSize,
+		Magic: fmt.Sprintf("%08x", m.Magic), SysFlag: int32(m.SysFlag), Flag: m.Flag, BodyCRC: m.BodyCRC,
+		BornTimestamp: m.BornTimestamp, BornHost: m.BornHost.String(),
+		StoreTimestamp: m.StoreTimestamp, StoreHost: m.StoreHost.String(),
+		ReconsumeTimes: m.ReconsumeTimes, PreparedTransactionOffset: int64(m.PreparedTransactionOffset),
+		MsgID: m.MsgID(), Properties: pairs(m.Properties),
+	}
+	if !utf8.ValidString(string(m.Properties)) || m.Properties.Problems() != (message.PropertyProblems{}) || !spare(m.Properties) {
+		out.PropertiesBase64 = base64.StdEncoding.EncodeToString([]byte(m.Properties))
+	}
+	if utf8.Valid(m.Body) {
+		s := string(m.Body)
+		out.Body = &s
+	} else {
+		s := base64.StdEncoding.EncodeToString(m.Body)
+		out.BodyBase64 = &s
+	}
+	return out
+}
+
+// spare reports whether a property string has no separator too many.
+func spare(p message.Properties) bool {
+	return !strings.HasPrefix(string(p), "\x02") && !strings.Contains(string(p), "\x02\x02")
+}
+
+// MarshalJSON implements json.Marshaler.
+func (p pairs) MarshalJSON() ([]byte, error) {
+	rest := message.Properties(p).Map()
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	b.WriteByte('{')
+	text := func(s string, end byte) {
+		_ = enc.Encode(s) // a string, into memory
+		b.Truncate(b.Len() - len("\n"))
+		b.WriteByte(end)
+	}
+	for name, value := range message.Properties(p).All() {
+		if v, ok := rest[name]; ok && v == value {
+			delete(rest, name)
+			text(name, ':')
+			text(value, ',')
+		}
+	}
+	if b.Len() > 1 {
+		b.Truncate(b.Len() - len(","))
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
 }
 
 func FuzzFromJSON(f *testing.F) {

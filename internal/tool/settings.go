@@ -146,8 +146,8 @@ var refusedSettings = map[string]struct {
 	"enableControllerMode":  {"false", "replication is not supported", true},
 }
 
-// rootSetting is the directory of the store. The commands are given theirs.
-const rootSetting = "storePathRootDir"
+// RootSetting is the directory of the store. The store commands are given theirs.
+const RootSetting = "storePathRootDir"
 
 // Apply puts p into o, for the store in dir. It returns the names that mean
 // nothing to a store, sorted; the error names every property that cannot be
@@ -171,14 +171,14 @@ func (p Settings) Apply(o *gantry.Options, dir string) (unknown []string, err er
 			if err := set(o, value); err != nil {
 				errs = append(errs, fmt.Errorf("%s=%s: %w", name, value, err))
 			}
-		case name != rootSetting:
+		case name != RootSetting:
 			unknown = append(unknown, name)
 		}
 	}
 	if strings.TrimSpace(p["flushCommitLogLeastPages"]) == "0" {
 		o.FlushThoroughInterval = time.Millisecond // whatever waits, at every interval
 	}
-	if root := strings.TrimSpace(p[rootSetting]); root != "" {
+	if root := strings.TrimSpace(p[RootSetting]); root != "" {
 		errs = append(errs, moveDirs(o.CommitLogDirs, root, dir), moveDirs(o.ReadOnlyCommitLogDirs, root, dir))
 	}
 	return unknown, errors.Join(errs...)
@@ -198,7 +198,7 @@ func moveDirs(dirs []string, from, to string) error {
 		case err == nil && filepath.IsLocal(rel):
 			dirs[i] = filepath.Join(to, rel)
 		case !same():
-			return fmt.Errorf("%s belongs to the store in %s=%s; if it is that of %s, add %s=%s", d, rootSetting, from, to, rootSetting, to)
+			return fmt.Errorf("%s belongs to the store in %s=%s; if it is that of %s, add %s=%s", d, RootSetting, from, to, RootSetting, to)
 		}
 	}
 	return nil

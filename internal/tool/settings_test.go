@@ -161,13 +161,13 @@ func TestSettingsPaths(t *testing.T) {
 		dir           string
 		log, readOnly []string // nil: refused
 	}{
-		{"below the root", Settings{rootSetting: "/var/store", "storePathCommitLog": "/var/store/commitlog"}, "/copy", []string{"/copy/commitlog"}, nil},
-		{"several", Settings{rootSetting: "/var/store/", "storePathCommitLog": "/var/store/a,/var/store/b", "readOnlyCommitLogStorePaths": "/var/store/c"}, "copy",
+		{"below the root", Settings{RootSetting: "/var/store", "storePathCommitLog": "/var/store/commitlog"}, "/copy", []string{"/copy/commitlog"}, nil},
+		{"several", Settings{RootSetting: "/var/store/", "storePathCommitLog": "/var/store/a,/var/store/b", "readOnlyCommitLogStorePaths": "/var/store/c"}, "copy",
 			[]string{"copy/a", "copy/b"}, []string{"copy/c"}},
-		{"outside, same root", Settings{rootSetting: "/var/store", "storePathCommitLog": "/mnt/log"}, "/var/store/", []string{"/mnt/log"}, nil},
-		{"same root, relative", Settings{rootSetting: filepath.Join(wd, "store"), "storePathCommitLog": "/mnt/log"}, "./store", []string{"/mnt/log"}, nil},
-		{"outside, a copy", Settings{rootSetting: "/var/store", "storePathCommitLog": "/mnt/log"}, "/copy", nil, nil},
-		{"beside the root", Settings{rootSetting: "/var/store", "storePathCommitLog": "/var/store2/log"}, "/copy", nil, nil},
+		{"outside, same root", Settings{RootSetting: "/var/store", "storePathCommitLog": "/mnt/log"}, "/var/store/", []string{"/mnt/log"}, nil},
+		{"same root, relative", Settings{RootSetting: filepath.Join(wd, "store"), "storePathCommitLog": "/mnt/log"}, "./store", []string{"/mnt/log"}, nil},
+		{"outside, a copy", Settings{RootSetting: "/var/store", "storePathCommitLog": "/mnt/log"}, "/copy", nil, nil},
+		{"beside the root", Settings{RootSetting: "/var/store", "storePathCommitLog": "/var/store2/log"}, "/copy", nil, nil},
 		{"no root", Settings{"storePathCommitLog": "/mnt/log"}, "/copy", []string{"/mnt/log"}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 // maxTextBody bounds what Text shows of a body, in bytes.
 const maxTextBody = 4096
 
-// Text describes a message for people, times in loc. For raw see ToJSON.
+// Text describes a message for people, times in loc. For raw see AppendJSON.
 func Text(m message.Ext, raw bool, loc *time.Location) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s queue %d offset %d  stored %s  position %d  size %d\n",
@@ -41,7 +41,7 @@ func Text(m message.Ext, raw bool, loc *time.Location) string {
 	body, size := m.Body, fmt.Sprintf("%d bytes", len(m.Body))
 	if c := m.SysFlag.CompressionType(); c != message.CompressionNone {
 		var stored bool
-		if body, stored = plainBody(m, raw); stored {
+		if body, stored = plainBody(m.Body, m.SysFlag, raw); stored {
 			size += fmt.Sprintf(" compressed with %v", c)
 		} else {
 			size = fmt.Sprintf("%d bytes, stored as %s compressed with %v", len(body), size, c)
