@@ -144,7 +144,7 @@ found; 2 wrong usage; 3 could not run.`,
 	f.StringArrayVar(&a.set, "set", nil, "a property as `KEY=VALUE`, under RocketMQ's name; beats --config; repeatable")
 	_ = cmd.MarkPersistentFlagFilename("config", "conf", "properties") // the flag exists
 	cmd.SetHelpCommand(helpCommand())
-	return group(cmd, a.store())
+	return group(cmd, a.serve(), a.namesrv(), a.broker(), a.send(), a.receive(), a.query(), a.store(), a.man())
 }
 
 // group makes cmd the parent of others: alone it prints its help.

@@ -64,6 +64,7 @@ func TestInterrupt(t *testing.T) {
 	}
 	t.Run("import", func(t *testing.T) {
 		b := newBench(t)
+		b.store("/data", 1)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		// The input does not end, and reading it does not return.
@@ -78,7 +79,7 @@ func TestInterrupt(t *testing.T) {
 		var stdout, stderr strings.Builder
 		a := &app{console: newConsole(&stdout, &stderr), stdin: in, fs: b.fs, now: func() time.Time { return b.now }}
 		code := a.main(ctx, append([]string{"store", "import", "/data"}, smallSizes...))
-		if code != exitFailed || stdout.String() != "" || !strings.HasSuffix(stderr.String(), " refused before this:\ngantry: interrupted\n") {
+		if code != exitFailed || stdout.String() != "" || !strings.HasSuffix(stderr.String(), " goes on\ngantry: interrupted\n") {
 			t.Errorf("exit code %d, %q, %q", code, stdout.String(), stderr.String())
 		}
 		b.must(exitOK, "store", "info", "/data") // it was closed
@@ -255,7 +256,7 @@ func TestMeter(t *testing.T) {
 func TestCompletion(t *testing.T) {
 	b := newBench(t)
 	for _, tc := range []struct{ args, want string }{
-		{"store g", "get\tPrint messages by queue offset, message id or position\n:4\n"},
+		{"store g", "get\tPrint messages by queue offset, message id or position\ngrep\tSearch the log for messages\n:4\n"},
 		{"store info ", ":16\n"},
 		{"store get /data ", ":4\n"},
 		{"store verify --qu", "--quick\tnames, lengths, headers and ends only\n:4\n"},

@@ -24,12 +24,47 @@ type console struct {
 	mu             sync.Mutex
 	stdout, stderr io.Writer
 	terminal       bool  // stderr is one
+	colors         bool  // results may be colored: stdout is one
 	shown          bool  // a progress line stands there
 	err            error // of the first result that could not be written
 }
 
 func newConsole(stdout, stderr io.Writer) *console {
-	return &console{stdout: stdout, stderr: stderr, terminal: isTerminal(stderr)}
+	colors := isTerminal(stdout) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	return &console{stdout: stdout, stderr: stderr, terminal: isTerminal(stderr), colors: colors}
+}
+
+// color is a color of text on a terminal.
+type color string
+
+// The colors.
+const (
+	red    color = "31"
+	green  color = "32"
+	yellow color = "33"
+	faint  color = "2"
+	bold   color = "1"
+)
+
+// paint gives text a color where that is wanted.
+func (c *console) paint(col color, text string) string {
+	if !c.colors {
+		return text
+	}
+	return "\x1b[" + string(col) + "m" + text + "\x1b[0m"
+}
+
+// width is how many characters a line of results may have; 0: any number.
+func (c *console) width() int {
+	f, ok := c.stdout.(*os.File)
+	if !ok {
+		return 0
+	}
+	w, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0
+	}
+	return w
 }
 
 // Write writes results. After an error nothing more is written.

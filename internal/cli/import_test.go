@@ -1,12 +1,10 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"runtime"
 	"slices"
@@ -22,27 +20,13 @@ import (
 	"github.com/gantrymq/gantry/message"
 )
 
-// export prints every queue of a store and returns the messages in the order
-// of the log, each once.
-func (b *bench) export(dir string, flags ...string) (lines []string, all []tool.Message) {
+// export returns what export writes, and the messages.
+func (b *bench) export(dir string, flags ...string) (text string, all []tool.Message) {
 	b.t.Helper()
-	out := b.run("store", "info", dir, "--json").stdout
-	type exported struct {
-		tool.Message
-		line string
-	}
-	var msgs []exported
-	for _, q := range jsonLines[queueJSON](b.t, out)[1:] {
-		got := b.run(append([]string{"store", "get", dir, q.Topic, fmt.Sprint(q.QueueID), "-n", "0", "--json"}, flags...)...)
-		for line := range strings.Lines(got.stdout) {
-			msgs = append(msgs, exported{jsonLines[tool.Message](b.t, line)[0], line})
-		}
-	}
-	slices.SortStableFunc(msgs, func(x, y exported) int { return cmp.Compare(x.CommitLogOffset, y.CommitLogOffset) })
-	msgs = slices.CompactFunc(msgs, func(x, y exported) bool { return x.CommitLogOffset == y.CommitLogOffset }) // of light queues
-	for _, m := range msgs {
-		lines = append(lines, m.line)
-		all = append(all, m.Message)
+	lines := b.run(append([]string{"store", "export", dir}, flags...)...).stdout
+	all = jsonLines[tool.Message](b.t, lines)
+	if len(all) == 0 {
+		b.t.Fatalf("%s exports nothing", dir)
 	}
 	return lines, all
 }
@@ -69,27 +53,29 @@ func TestImportRoundTrip(t *testing.T) {
 			b := newBench(t)
 			b.unpack("/old", tc.name)
 			lines, want := b.export("/old", tc.flags...)
-			b.topics("/new", golden.MustLoad(t, tc.name))
-			out := b.mustIn(exitOK, strings.Join(lines, ""), "store", "import", "/new", "--keep-times", "--json",
-				"--set", "mappedFileSizeCommitLog=1MiB", "--set", "mappedFileSizeConsumeQueue=20000", "--set", "maxHashSlotNum=500", "--set", "maxIndexNum=2000")
-			if sum := jsonLines[importJSON](t, out)[0]; sum != (importJSON{Stored: int64(len(want))}) {
-				t.Fatalf("import printed %+v for %d messages", sum, len(want))
-			}
-			_, got := b.export("/new", tc.flags...)
 			for i := range want {
 				comparable(&want[i], tc.flags == nil)
 			}
-			for i := range got {
-				comparable(&got[i], tc.flags == nil)
-			}
-			if d := gocmp.Diff(want, got); d != "" {
-				t.Fatalf("(-exported +imported)\n%s", d)
-			}
-			// Half messages with the flag PREPARED are in no queue, so they
-			// were not exported.
-			for _, f := range jsonLines[findingJSON](t, b.run("store", "verify", "/new", "--json").stdout) {
-				if f.Severity == "error" && f.Rule != "log.prepared" {
-					t.Errorf("verify found %+v", f)
+			csv := b.run(slices.Concat([]string{"store", "export", "/old", "--format", "csv"}, tc.flags)...).stdout
+			for format, text := range map[string]string{"ndjson": lines, "csv": csv} {
+				dir := "/" + format
+				b.topics(dir, golden.MustLoad(t, tc.name))
+				out := b.mustIn(exitOK, text, "store", "import", dir, "--keep-times", "--json", "--format", format,
+					"--set", "mappedFileSizeCommitLog=1MiB", "--set", "mappedFileSizeConsumeQueue=20000", "--set", "maxHashSlotNum=500", "--set", "maxIndexNum=2000")
+				if sum := jsonLines[importJSON](t, out)[0]; sum != (importJSON{Stored: int64(len(want))}) {
+					t.Fatalf("import printed %+v for %d messages", sum, len(want))
+				}
+				_, got := b.export(dir, tc.flags...)
+				for i := range got {
+					comparable(&got[i], tc.flags == nil)
+				}
+				if d := gocmp.Diff(want, got); d != "" {
+					t.Fatalf("%s (-exported +imported)\n%s", format, d)
+				}
+				for _, f := range jsonLines[findingJSON](t, b.run("store", "verify", dir, "--json").stdout) {
+					if f.Severity == "error" {
+						t.Errorf("verify found %+v", f)
+					}
 				}
 			}
 		})

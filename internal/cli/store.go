@@ -25,26 +25,15 @@ index …) written by Gantry or by Java RocketMQ 4.x and 5.x. Sizes are read off
 the files. Those that only read change nothing in it, and refuse a directory
 that a broker holds unless --live is given.`,
 		Example: "  gantry store info ./data",
-	}, a.storeInfo(), a.storeGet(), a.storeQuery(), a.storeOffset(), a.storePut(), a.storeImport(), a.storeVerify())
+	}, a.storeInfo(), a.storeGet(), a.storeQuery(), a.storeOffset(), a.storeGrep(), a.storePut(), a.storeExport(), a.storeImport(), a.storeVerify(), a.storeDiff(), a.storeDump(), a.storeRecover(), a.storeRepair(), a.storeRebuild())
 }
 
 // options reads --config and --set into o, for the store in dir, and fills in
 // what all commands set. Set o.ReadOnly before.
 func (a *app) options(o *gantry.Options, dir string) error {
-	settings := tool.Settings{}
-	if a.config != "" {
-		var err error
-		if settings, err = tool.ReadSettings(a.config); err != nil {
-			return err
-		}
-	}
-	given := make(map[string]bool)
-	for _, pair := range a.set {
-		name, err := settings.Set(pair)
-		if err != nil {
-			return usagef("--set: %v", err)
-		}
-		given[name] = true
+	settings, given, err := a.settings()
+	if err != nil {
+		return err
 	}
 	unknown, err := settings.Apply(o, dir)
 	if err != nil {
@@ -85,7 +74,7 @@ func liveFlag(cmd *cobra.Command, live *bool) {
 
 // rawFlag adds --raw.
 func rawFlag(cmd *cobra.Command, raw *bool) {
-	cmd.Flags().BoolVar(raw, "raw", false, "leave bodies compressed with zlib as they are stored (lz4 and zstd always are)")
+	cmd.Flags().BoolVar(raw, "raw", false, "leave compressed bodies as they are stored")
 }
 
 // refuseHeld fails when somebody holds the store in dir.
@@ -117,6 +106,13 @@ func (a *app) openToRead(ctx context.Context, dir string, live bool) (*gantry.St
 		return nil, err
 	}
 	s, err := gantry.Open(ctx, dir, &o)
+	// Beside a broker files come and go while they are read.
+	for range 10 {
+		if err == nil || !live || ctx.Err() != nil {
+			break
+		}
+		s, err = gantry.Open(ctx, dir, &o)
+	}
 	return s, failed(err)
 }
 
@@ -182,7 +178,8 @@ func window(from, to *timeFlag) (lo, hi int64, err error) {
 // printMessage writes a message for people or machines.
 func (a *app) printMessage(m message.Ext, raw bool) error {
 	if a.json {
-		return a.printJSON(tool.ToJSON(m, raw))
+		_, err := a.Write(append(tool.AppendJSON(nil, &m, raw), '\n'))
+		return err
 	}
 	return a.printf("%s", tool.Text(m, raw, a.now().Location()))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gantrymq/gantry"
+	"github.com/gantrymq/gantry/internal/inspect"
 	"github.com/gantrymq/gantry/internal/tool"
 )
 
@@ -61,6 +62,16 @@ type indexJSON struct {
 	EndPhyOffset   int64  `json:"endPhyOffset"`
 }
 
+// topicJSON is a line about a topic.
+type topicJSON struct {
+	Type     string `json:"type"`
+	Topic    string `json:"topic"`
+	Queues   int    `json:"queues"`
+	Messages int64  `json:"messages"`
+	Bytes    int64  `json:"bytes"` // of their records
+	Estimate bool   `json:"estimate,omitempty"`
+}
+
 type queueJSON struct {
 	Type      string `json:"type"`
 	Topic     string `json:"topic"`
@@ -72,14 +83,16 @@ type queueJSON struct {
 }
 
 func (a *app) storeInfo() *cobra.Command {
-	var live bool
+	var live, all bool
 	cmd := &cobra.Command{
 		Use:   "info",
 		Short: "Show what is in a store",
-		Long: `Shows sizes, offsets and times of a store, its queues, index files and
-configuration files, how it was stopped and who holds it. What recovery would do
-to a store that was not stopped cleanly is done in memory, and told. Exits with
-1 when the last stop was not clean.`,
+		Long: `Shows how much is in a store, from when to when, and whether it was stopped
+cleanly; then its files, which topics are large, and the offsets of the queues.
+What recovery would do to a store that was not stopped cleanly is done in
+memory, and told. Sizes of topics are those of the messages that their queues
+refer to, estimated where there are millions of them. Exits with 1 when the last
+stop was not clean.`,
 		Example: "  gantry store info ./data\n  gantry store info --live /var/rocketmq/store --json",
 	}
 	arguments(cmd, "DIR")
@@ -97,17 +110,30 @@ to a store that was not stopped cleanly is done in memory, and told. Exits with
 		if err != nil {
 			return err
 		}
-		print := a.infoText
-		if a.json {
-			print = a.infoJSON
+		o, err := a.readOptions(args[0], true) // who holds it was looked at
+		if err != nil {
+			return err
 		}
-		err = print(info, holder)
+		files, err := inspect.Open(inspectOptions(o, args[0]))
+		if err != nil {
+			return err
+		}
+		topics, err := files.TopicSizes(ctx)
+		if err != nil {
+			return err
+		}
+		if a.json {
+			err = a.infoJSON(info, holder, topics)
+		} else {
+			err = a.infoText(info, holder, topics, all)
+		}
 		if err == nil && !info.Recovery.CleanStop && holder == "" {
 			err = found()
 		}
 		return err
 	})
 	liveFlag(cmd, &live)
+	cmd.Flags().BoolVar(&all, "all", false, "show all topics and queues, however many")
 	return cmd
 }
 
@@ -127,7 +153,7 @@ func topicsOf(queues []gantry.QueueInfo) (topics int, messages int64) {
 	return len(seen), messages
 }
 
-func (a *app) infoJSON(info gantry.Info, holder string) error {
+func (a *app) infoJSON(info gantry.Info, holder string, sizes []inspect.TopicSize) error {
 	topics, messages := topicsOf(info.Queues)
 	out := infoJSON{
 		Type: "store", Dir: info.Dir, CleanStop: info.Recovery.CleanStop, LastWriter: lastWriter(info), RocketMQSince: info.Release, RocketMQTrace: info.Trace,
@@ -151,6 +177,11 @@ func (a *app) infoJSON(info gantry.Info, holder string) error {
 	if err := a.printJSON(out); err != nil {
 		return err
 	}
+	for _, t := range sizes {
+		if err := a.printJSON(topicJSON{"topic", t.Topic, t.Queues, t.Messages, t.Bytes, t.Estimate}); err != nil {
+			return err
+		}
+	}
 	for _, q := range info.Queues {
 		err := a.printJSON(queueJSON{"queue", q.Topic, q.QueueID, int64(q.MinOffset), int64(q.MaxOffset), int64(q.MaxOffset - q.MinOffset), q.Batch})
 		if err != nil {
@@ -160,27 +191,29 @@ func (a *app) infoJSON(info gantry.Info, holder string) error {
 	return nil
 }
 
-func (a *app) infoText(info gantry.Info, holder string) error {
+func (a *app) infoText(info gantry.Info, holder string, sizes []inspect.TopicSize, all bool) error {
 	var out bytes.Buffer
 	topics, messages := topicsOf(info.Queues)
 	span := "empty"
 	if info.LatestTimestamp > 0 {
 		span = a.clock(info.EarliestTimestamp) + " to " + a.clock(info.LatestTimestamp)
 	}
-	fmt.Fprintf(&out, "%s: %s in %s of %s, %s\n", tool.Printable(info.Dir),
-		plural(messages, "message"), plural(len(info.Queues), "queue"), plural(topics, "topic"), span)
+	state := a.paint(green, "stopped cleanly")
+	switch {
+	case holder != "":
+		state = "in use by process " + tool.Printable(holder)
+	case !info.Recovery.CleanStop:
+		state = a.paint(red, "not stopped cleanly")
+	}
+	fmt.Fprintf(&out, "%s: %s in %s of %s, %s, %s; %s\n", tool.Printable(info.Dir), plural(messages, "message"), plural(len(info.Queues), "queue"),
+		plural(topics, "topic"), humanize.IBytes(uint64(info.EndOffset-info.MinOffset)), span, state)
 
 	w := tabwriter.NewWriter(&out, 0, 8, 2, ' ', 0)
 	row := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "  %s\t%s\n", name, tool.Printable(fmt.Sprintf(format, args...)))
 	}
-	switch {
-	case holder != "":
-		row("state", "in use by process %s", holder)
-	case info.Recovery.CleanStop:
-		row("state", "stopped cleanly")
-	default:
-		row("state", "not stopped cleanly: the abort file is there")
+	if holder == "" && !info.Recovery.CleanStop {
+		row("state", "the abort file is there: what follows is what opening the store would give")
 	}
 	row("last writer", "%s", lastWriter(info))
 	if info.Release != "" {
@@ -190,7 +223,11 @@ func (a *app) infoText(info gantry.Info, holder string) error {
 	row("commit log", "positions %d to %d in %s of %s", info.MinOffset, info.EndOffset, plural(len(info.CommitLogFiles), "file"), humanize.IBytes(uint64(info.CommitLogFileSize)))
 	row("consume queues", "files of %d bytes, %d units", info.ConsumeQueueFileSize, info.ConsumeQueueFileSize/20)
 	row("checkpoint", "log %s, queues %s, index %s", a.clock(info.Checkpoint.PhysicMsgTimestamp), a.clock(info.Checkpoint.LogicsMsgTimestamp), a.clock(info.Checkpoint.IndexMsgTimestamp))
-	for _, f := range info.IndexFiles {
+	for i, f := range info.IndexFiles {
+		if !all && i >= maxRows {
+			row("index files", "%s more", humanize.Comma(int64(len(info.IndexFiles)-i)))
+			break
+		}
 		row("index file", "%s: %d of %d entries, %d slots, %s to %s", filepath.Base(f.Path), f.Entries, f.Capacity, f.Slots, a.clock(f.BeginTimestamp), a.clock(f.EndTimestamp))
 	}
 	if len(info.ConfigFiles) > 0 {
@@ -209,18 +246,74 @@ func (a *app) infoText(info gantry.Info, holder string) error {
 		row("warning", "%s", text)
 	}
 	w.Flush()
-
-	if len(info.Queues) > 0 {
-		out.WriteByte('\n')
-		w = tabwriter.NewWriter(&out, 0, 8, 2, ' ', tabwriter.AlignRight)
-		fmt.Fprintln(w, "queue\tmin\tmax\tcount\t  topic")
-		for _, q := range info.Queues {
-			fmt.Fprintf(w, "%d\t%d\t%d\t%d\t  %s\n", q.QueueID, q.MinOffset, q.MaxOffset, q.MaxOffset-q.MinOffset, tool.Printable(q.Topic))
-		}
-		w.Flush()
-	}
+	a.topicTable(&out, sizes, all)
+	a.queueTable(&out, info.Queues, all)
 	_, err := a.Write(out.Bytes())
 	return err
+}
+
+// maxRows is how many rows of a table are shown unless all are wanted.
+const maxRows = 20
+
+// topicTable writes the topics, the largest first.
+func (a *app) topicTable(out *bytes.Buffer, sizes []inspect.TopicSize, all bool) {
+	if len(sizes) == 0 {
+		return
+	}
+	total := int64(0)
+	for _, t := range sizes {
+		total += t.Bytes
+	}
+	out.WriteByte('\n')
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "size\tshare\tmessages\tqueues\t  topic")
+	for i, t := range sizes {
+		if !all && i >= maxRows {
+			w.Flush()
+			fmt.Fprintf(out, "and %s; --all shows them\n", plural(len(sizes)-i, "smaller topic"))
+			return
+		}
+		about := ""
+		if t.Estimate {
+			about = "~"
+		}
+		fmt.Fprintf(w, "%s%s\t%.1f%%\t%s%s\t%d\t  %s\n", about, humanize.IBytes(uint64(max(t.Bytes, 0))), 100*float64(t.Bytes)/float64(max(total, 1)),
+			about, humanize.Comma(t.Messages), t.Queues, a.fit(tool.Printable(t.Topic), 44))
+	}
+	w.Flush()
+}
+
+// queueTable writes the queues.
+func (a *app) queueTable(out *bytes.Buffer, queues []gantry.QueueInfo, all bool) {
+	if len(queues) == 0 {
+		return
+	}
+	out.WriteByte('\n')
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "queue\tmin\tmax\tcount\t  topic")
+	for i, q := range queues {
+		if !all && i >= 2*maxRows {
+			w.Flush()
+			fmt.Fprintf(out, "and %s more; --all shows them\n", plural(len(queues)-i, "queue"))
+			return
+		}
+		fmt.Fprintf(w, "%d\t%d\t%d\t%d\t  %s\n", q.QueueID, q.MinOffset, q.MaxOffset, q.MaxOffset-q.MinOffset, a.fit(tool.Printable(q.Topic), 50))
+	}
+	w.Flush()
+}
+
+// fit shortens text that stands at the end of a line, behind at most used
+// characters, to the width of the terminal.
+func (a *app) fit(text string, used int) string {
+	room := a.width() - used
+	if a.width() == 0 || room < 10 {
+		return text
+	}
+	r := []rune(text)
+	if len(r) <= room {
+		return text
+	}
+	return string(r[:room-1]) + "…"
 }
 
 // plural is "1 file", "2,000 files".

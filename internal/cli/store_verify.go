@@ -1,10 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/dustin/go-humanize"
@@ -37,6 +40,7 @@ type summaryJSON struct {
 	Bytes             int64  `json:"bytes"` // read
 	Messages          int64  `json:"messages"`
 	DamagedMessages   int64  `json:"damagedMessages"`
+	LostMessages      int64  `json:"lostMessages"`
 	Topics            int64  `json:"topics"`
 	Queues            int64  `json:"queues"`
 	Units             int64  `json:"units"`
@@ -54,11 +58,12 @@ func (a *app) storeVerify() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Check a store directory against the format's invariants",
-		Long: `Reads every record, queue unit and index entry, compares them with each other,
-and prints each finding with file, offset and what it means. --quick looks at
-names, lengths and ends only; --deep also looks for every key of every message.
-It works on directories that cannot be opened. Exits with 1 when a finding has
-severity error.`,
+		Long: `Reads every record, queue unit and index entry and compares them with each
+other. A sentence says how it turned out; then comes each finding, with file and
+offset, what it means for messages and which command mends it. --quick looks at
+names, lengths and ends only; --deep also names each message that some key of it
+does not lead to, and looks into batches. It works on directories that cannot be
+opened, and changes nothing. Exits with 1 when a finding has severity error.`,
 		Example: "  gantry store verify ./data\n  gantry store verify --quick --json /var/rocketmq/store",
 	}
 	arguments(cmd, "DIR")
@@ -82,16 +87,22 @@ severity error.`,
 		}
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
-		print := a.findingPrinter()
+		var list []check.Finding // for people the verdict comes first
 		sum, err := check.Run(ctx, co, func(f check.Finding) {
-			if err := print(f); err != nil {
+			if !a.json {
+				list = append(list, f)
+			} else if err := a.printJSON(jsonFinding(f)); err != nil {
 				cancel(err) // nobody reads on
 			}
 		})
 		if err == nil {
-			err = a.printSummary(sum)
+			err = a.printVerdict(sum, list, quick)
 		} else if cause := context.Cause(ctx); cause != nil {
 			err = cause
+			if !a.json && len(list) > 0 {
+				a.note("found before it ended:")
+				err = errors.Join(err, a.printFindings(list))
+			}
 		}
 		if err != nil {
 			return failed(err)
@@ -155,41 +166,88 @@ func checkOptions(o gantry.Options, dir string) check.Options {
 	}
 }
 
-// findingPrinter returns a function that prints findings. For people it says
-// once what findings of one kind mean and what mends them.
-func (a *app) findingPrinter() func(check.Finding) error {
+func jsonFinding(f check.Finding) findingJSON {
+	return findingJSON{f.Severity.String(), f.Rule, f.File, f.Offset, f.Count, f.Detail, f.Meaning, f.Repair}
+}
+
+// printFindings prints findings for people, the worst first. It says once what
+// findings of one kind mean and what mends them.
+func (a *app) printFindings(list []check.Finding) error {
 	type kind struct{ rule, meaning, repair string }
 	told := make(map[kind]bool)
-	return func(f check.Finding) error {
-		if a.json {
-			return a.printJSON(findingJSON{f.Severity.String(), f.Rule, f.File, f.Offset, f.Count, f.Detail, f.Meaning, f.Repair})
-		}
-		text := tool.Printable(f.String()) + "\n"
+	slices.SortStableFunc(list, func(x, y check.Finding) int { return cmp.Compare(y.Severity, x.Severity) })
+	var out strings.Builder
+	for _, f := range list {
+		out.WriteString(a.paint(severityColor[f.Severity], f.Severity.String()))
+		fmt.Fprintf(&out, " %s\n", tool.Printable(strings.TrimPrefix(f.String(), f.Severity.String()+" ")))
 		if k := (kind{f.Rule, f.Meaning, f.Repair}); !told[k] {
 			told[k] = true
 			for _, line := range []struct{ name, text string }{{"means", f.Meaning}, {"repair", f.Repair}} {
 				if line.text != "" {
-					text += fmt.Sprintf("    %s: %s\n", line.name, tool.Printable(line.text))
+					fmt.Fprintf(&out, "    %s: %s\n", line.name, tool.Printable(line.text))
 				}
 			}
 		}
-		return a.printf("%s", text)
 	}
+	return a.printf("%s", out.String())
 }
 
-// printSummary says in one sentence how it turned out; for machines it is the
-// last object.
-func (a *app) printSummary(s check.Summary) error {
+var severityColor = map[check.Severity]color{check.Info: faint, check.Warning: yellow, check.Error: red}
+
+// printVerdict says in one sentence how it turned out, and then what was found;
+// for machines it is the last object.
+func (a *app) printVerdict(s check.Summary, list []check.Finding, quick bool) error {
 	if a.json {
 		return a.printJSON(summaryJSON{
-			"summary", s.Errors + s.Warnings + s.Infos, s.Errors, s.Warnings, s.Infos, s.Files, s.Bytes, s.Messages, s.Damaged,
+			"summary", s.Errors + s.Warnings + s.Infos, s.Errors, s.Warnings, s.Infos, s.Files, s.Bytes, s.Messages, s.Damaged, s.Lost,
 			s.Topics, s.Queues, s.Units, s.IndexFiles, s.IndexEntries, int64(s.LogMin), int64(s.LogEnd), s.FirstStoreTime, s.LastStoreTime, !s.Abort,
 		})
 	}
-	verdict := "OK"
-	if s.Errors+s.Warnings > 0 {
-		verdict = plural(s.Errors, "error") + ", " + plural(s.Warnings, "warning")
+	messages := plural(s.Messages, "message")
+	if quick {
+		messages = "at a quick look, which does not count messages" // of the last file only
 	}
-	return a.printf("%s: %s, %s, %s, %s, %s read\n", verdict, plural(s.Messages, "message"), plural(s.Units, "queue unit"),
-		fmt.Sprintf("%s index entries", humanize.Comma(s.IndexEntries)), plural(s.Files, "file"), humanize.IBytes(uint64(s.Bytes)))
+	read := fmt.Sprintf("%s, %s, %s index entries, %s, %s read", messages, plural(s.Units, "queue unit"),
+		humanize.Comma(s.IndexEntries), plural(s.Files, "file"), humanize.IBytes(uint64(s.Bytes)))
+	if s.Errors+s.Warnings == 0 {
+		if err := a.printf("%s: %s\n", a.paint(green, "OK"), read); err != nil {
+			return err
+		}
+		return a.printFindings(list)
+	}
+	worst := yellow
+	if s.Errors > 0 {
+		worst = red
+	}
+	verdict := fmt.Sprintf("%s: %s, %s", plural(s.Errors+s.Warnings, "problem"), plural(s.Errors, "error"), plural(s.Warnings, "warning"))
+	if s.Lost > 0 {
+		verdict += "; " + plural(s.Lost, "message") + " lost"
+	}
+	if m := mends(list); m != "" {
+		verdict += "; " + m + " can mend it"
+	}
+	if err := a.printf("%s\n%s\n", a.paint(worst, verdict), read); err != nil {
+		return err
+	}
+	return a.printFindings(list)
+}
+
+// mends is the command that mends most of what is worse than information.
+func mends(list []check.Finding) string {
+	best, rank := "", 0
+	for _, f := range list {
+		if f.Severity == check.Info {
+			continue
+		}
+		for i, c := range []struct{ text, name string }{
+			{"opening the store", "opening the store"},
+			{"gantry store rebuild", "`gantry store rebuild`"},
+			{"gantry store repair", "`gantry store repair`"},
+		} {
+			if i >= rank && strings.Contains(f.Repair, c.text) {
+				best, rank = c.name, i
+			}
+		}
+	}
+	return best
 }

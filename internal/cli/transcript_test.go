@@ -136,6 +136,10 @@ func (s *script) command(line, input string) string {
 //
 //	unpack NAME DIR        a golden store
 //	write FILE             the input into a file beside the stores
+//	cat FILE               what is in one, shortened; ls: their names
+//	append FILE            the input to the end of one
+//	copy DIR NEW           a store
+//	zero FILE FROM TO      bytes of a store's file
 //	clock DURATION         time goes by
 //	lock DIR, unlock DIR   what a broker does that runs or stops
 //	abort DIR              makes it look as if the store had not been closed
@@ -161,6 +165,51 @@ func (s *script) builtin(input, name string, args ...string) (string, error) {
 		return "", errors.Join(golden.UnpackTo(s.fs, arg(1), arg(0)), os.Chdir(s.dir))
 	case "write":
 		return "", os.WriteFile(arg(0), []byte(input), 0o644)
+	case "append":
+		f, err := os.OpenFile(arg(0), os.O_APPEND|os.O_WRONLY, 0)
+		if err != nil {
+			return "", err
+		}
+		_, err = f.WriteString(strings.TrimSuffix(input, "\n"))
+		return "", errors.Join(err, f.Close())
+	case "cat":
+		data, err := os.ReadFile(arg(0))
+		var out strings.Builder
+		for l := range strings.Lines(string(data)) {
+			if l = strings.TrimSuffix(l, "\n"); len(l) > 150 {
+				l = strings.ToValidUTF8(l[:100], "") + " … " + strings.ToValidUTF8(l[len(l)-40:], "")
+			}
+			out.WriteString(l + "\n")
+		}
+		return out.String(), err
+	case "ls":
+		entries, err := os.ReadDir(".")
+		var out strings.Builder
+		for _, e := range entries {
+			out.WriteString(e.Name() + "\n")
+		}
+		return out.String(), err
+	case "copy":
+		for _, f := range s.tree(arg(0)) {
+			data, err := vfs.ReadFile(s.fs, filepath.Join(arg(0), f.Path), 1<<30)
+			if err != nil {
+				return "", err
+			}
+			to := filepath.Join(arg(1), f.Path)
+			if err := errors.Join(s.fs.MkdirAll(filepath.Dir(to)), vfs.WriteFileAtomic(s.fs, to, data)); err != nil {
+				return "", err
+			}
+		}
+		return "", nil
+	case "zero":
+		from, err1 := strconv.ParseInt(arg(1), 10, 64)
+		to, err2 := strconv.ParseInt(arg(2), 10, 64)
+		f, err := s.fs.Open(arg(0), vfs.ReadWrite)
+		if err = errors.Join(err, err1, err2); err != nil {
+			return "", err
+		}
+		_, err = f.WriteAt(make([]byte, to-from), from)
+		return "", errors.Join(err, f.Close())
 	case "clock":
 		d, err := time.ParseDuration(arg(0))
 		s.now = s.now.Add(d)
