@@ -310,3 +310,39 @@ func TestFault_D11_IndexInsertFails(t *testing.T) {
 		mustClose(t, s)
 	}
 }
+
+// TestDispatchRingOverflows: more messages come than the ring holds while the
+// dispatcher is held up, and then some that it holds again: those between are
+// read from the log.
+func TestDispatchRingOverflows(t *testing.T) {
+	c := newSite(t, inMemory)
+	c.opts.CommitLogFileSize, c.opts.ConsumeQueueFileSize, c.opts.NoIndex = 16<<20, 2_000_000, true
+	s := c.open()
+	const batch = 100
+	put := func(n int) {
+		for range n / batch {
+			msgs := make([]*message.Message, batch)
+			for i := range msgs {
+				msgs[i] = testMessage(fmt.Sprint(len(c.acked) + i))
+			}
+			c.putBatch(s, msgs...)
+		}
+	}
+	s.dispatchMu.Lock()
+	put(ringSize + 10*batch)
+	s.dispatchMu.Unlock()
+	put(10 * batch)
+	waitDispatched(t, s)
+	for i, body := range bodies(t, s, "TopicTest", 0, 0) {
+		if body != fmt.Sprint(i) {
+			t.Fatalf("message %d is %q", i, body)
+		}
+	}
+	if _, end, err := s.QueueRange("TopicTest", 0); err != nil || int(end) != len(c.acked) {
+		t.Errorf("the queue has %d messages, %v; put were %d", end, err, len(c.acked))
+	}
+	if n := len(c.notes.damaged()); n > 0 {
+		t.Errorf("%d damages were reported", n)
+	}
+	mustClose(t, s)
+}

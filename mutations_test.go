@@ -49,7 +49,7 @@ var mutations = []mutation{
 	{
 		name: "the end of the flushed range is taken after the sync", file: "internal/mappedfile/flush.go",
 		old: "	f.flushed.Store(end)\n", new: "	f.flushed.Store(f.Readable())\n",
-		run: "TestCrashAtEveryOperation/^sync_group$",
+		run: "TestFlushedIsWhatWasSynced", also: "./internal/commitlog",
 	},
 	{
 		name: "the end is published before the bytes are written", file: "internal/commitlog/append.go",
@@ -75,11 +75,7 @@ var mutations = []mutation{
 	{
 		name: "a third log file is begun while the first is not flushed", file: "internal/commitlog/append.go",
 		old: "		if l.files.Flushed() < f.Start() {\n", new: "		if false {\n",
-		more: []edit{{
-			"internal/mappedfile/roll.go",
-			"		if files := q.Files(); len(files) > 1 && q.Flushed() < last.start {\n", "		if files := q.Files(); len(files) < 0 {\n",
-		}},
-		run: "TestCrashAtEveryOperation/^async",
+		run: "TestErrBehind", also: "./internal/commitlog",
 	},
 	{
 		name: "the tail is not zeroed", file: "internal/mappedfile/truncate.go",
@@ -174,7 +170,7 @@ var mutations = []mutation{
 	{
 		name: "offsets of delayed messages are taken after the flush", file: "flush.go",
 		old: "	if err := s.scheduler.save(delayed); err != nil {\n", new: "	_ = delayed\n	if err := s.scheduler.save(s.scheduler.snapshot()); err != nil {\n",
-		run: "TestCrashAtEveryOperation/^delayed",
+		run: "TestDelayOffsetsBehindDeliveries",
 	},
 	{
 		name: "the file of offsets is not synced before it is renamed", file: "internal/javajson/javajson.go",
@@ -199,7 +195,7 @@ var mutations = []mutation{
 	{
 		name: "a hole in the ring is not noticed", file: "dispatch.go",
 		old: "		case it != nil && it.physical == s.dispatched.to && it.end() <= limit:\n", new: "		case it != nil && it.end() <= limit:\n",
-		run: "TestCrashAtEveryOperation/^sync$",
+		run: "TestDispatchRingOverflows",
 	},
 }
 

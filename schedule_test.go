@@ -2,6 +2,7 @@ package gantry
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/gantrymq/gantry/internal/javajson"
 	"github.com/gantrymq/gantry/internal/vfs"
+	"github.com/gantrymq/gantry/internal/vfs/faultfs"
 	"github.com/gantrymq/gantry/internal/vfs/memfs"
 	"github.com/gantrymq/gantry/message"
 )
@@ -116,6 +118,73 @@ func TestDelayOffsetsFile(t *testing.T) {
 		}
 		mustClose(t, s)
 	})
+}
+
+// TestDelayOffsetsBehindDeliveries: a message is delivered while a checkpoint
+// flushes the log. The offsets that the checkpoint saves must not pass it: the
+// delivery is not on the disk, and when it is lost it has to come again.
+func TestDelayOffsetsBehindDeliveries(t *testing.T) {
+	clock := newClock()
+	mem := memfs.NewCrashable(1)
+	fault := faultfs.New(mem)
+	opts := smallOptions(fault, clock).with(func(o *Options) {
+		o.Flush, o.DelayLevels = FlushAsync, "1s"
+		o.FlushInterval, o.FlushThoroughInterval, o.CheckpointInterval = time.Hour, time.Hour, time.Hour
+	})
+	s := mustOpen(t, opts)
+	// Longer than a page, so that what follows lies in others.
+	for _, body := range []string{"first", "second"} {
+		mustPut(t, s, testMessage(body+strings.Repeat(".", 5000), "DELAY", "1"))
+		clock.add(500 * time.Millisecond)
+	}
+	waitDispatched(t, s)
+	clock.add(500 * time.Millisecond) // the first is due
+	delivered := func(n message.QueueOffset) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		s.scheduler.notify()
+		if err := s.WaitReadable(ctx, "TopicTest", 0, n); err != nil {
+			t.Fatal(err)
+		}
+		waitDispatched(t, s)
+	}
+	delivered(0)
+	fault.Inject(faultfs.Rule{Ops: anySync, Name: testDir + "/" + firstLogFile, Count: 1, Hook: func(faultfs.Call) {
+		clock.add(500 * time.Millisecond) // the second is due
+		delivered(1)
+		s.scheduler.await(t, 2)
+	}})
+	if err := s.Sync(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	left := mem.CrashClone(memfs.LoseUnsynced)
+	s.abandon()
+	s = mustOpen(t, opts.with(func(o *Options) { o.FS = left }))
+	delivered(1)
+	got := bodies(t, s, "TopicTest", 0, 0)
+	if len(got) != 2 || got[0][:5] != "first" || got[1][:5] != "secon" {
+		t.Errorf("delivered are %.10q", got)
+	}
+	mustClose(t, s)
+}
+
+// await waits until the offset of level 1 is off: it moves after the message
+// has been put.
+func (d *scheduler) await(t *testing.T, off message.QueueOffset) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		d.mu.Lock()
+		now := d.offsets[1]
+		d.mu.Unlock()
+		if now >= off {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the offset is %d, want %d", now, off)
+		}
+		runtime.Gosched()
+	}
 }
 
 func TestDelayRefusals(t *testing.T) {

@@ -29,10 +29,16 @@ func (r *rig) begin(topic, text string, props ...string) tx {
 	r.t.Helper()
 	h := sendHeader(topic, 0, append([]string{"TRAN_MSG", "true", "PGROUP", "PG"}, props...)...)
 	h.SysFlag = 4
-	got := decode(r.t, r.ok(remoting.ReqSendMessageV2, h, []byte(text)), new(remoting.SendMessageResponse))
+	return txOf(r.t, r.ok(remoting.ReqSendMessageV2, h, []byte(text)))
+}
+
+// txOf is the transaction that an answer to a half message names.
+func txOf(t testing.TB, resp *remoting.Command) tx {
+	t.Helper()
+	got := decode(t, resp, new(remoting.SendMessageResponse))
 	_, at, err := message.ParseOffsetID(got.MsgID)
 	if err != nil {
-		r.t.Fatal(err)
+		t.Error(err)
 	}
 	return tx{got.TransactionID, int64(at), got.QueueOffset}
 }

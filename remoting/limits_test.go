@@ -207,6 +207,30 @@ func TestQueuedTotal(t *testing.T) {
 	}
 }
 
+// TestQueuedTotalAnswers: when the bound over all connections is reached, a
+// connection on which nothing waits gets no long answer any more, but a short
+// one, and a long one again when there is room.
+func TestQueuedTotalAnswers(t *testing.T) {
+	const total = 1 << 20
+	s := startServer(t, ServerOptions{Options: Options{Limits: Limits{MaxQueuedTotal: total}}})
+	s.ep.queued.Add(total) // as if others waited
+	p := dialRaw(t, s.addr)
+	long := strings.Repeat("x", 20_000)
+	p.send(request(codeEcho, 1, long))
+	if c := p.read(); c.Code != CodeSystemBusy || len(c.Body) > 0 || c.Opaque != 1 {
+		t.Errorf("answer %v", c)
+	}
+	p.send(request(codeEcho, 2, "short"))
+	if c := p.read(); c.Code != CodeSuccess || string(c.Body) != "short" {
+		t.Errorf("answer %v", c)
+	}
+	s.ep.queued.Add(-total)
+	p.send(request(codeEcho, 3, long))
+	if c := p.read(); string(c.Body) != long {
+		t.Errorf("answer %v", c)
+	}
+}
+
 func TestConnLimit(t *testing.T) {
 	s := startServer(t, ServerOptions{Options: Options{Limits: Limits{MaxConns: 2}}})
 	a, b := dialRaw(t, s.addr), dialRaw(t, s.addr)

@@ -52,9 +52,17 @@ func (c *Conn) queueLocked(cmd *Command) error {
 		return err
 	}
 	n := int64(len(b) - before + len(cmd.Body))
-	if q.bytes > 0 && (q.bytes+n > c.ep.limits.MaxQueued || c.ep.queued.Load()+n > c.ep.limits.MaxQueuedTotal) {
+	full := c.ep.queued.Load()+n > c.ep.limits.MaxQueuedTotal
+	switch {
+	case q.bytes > 0 && (full || q.bytes+n > c.ep.limits.MaxQueued):
 		*q.tail = b[:before]
 		return ErrSlowReader
+	case full && n > copiedBody && cmd.IsResponse():
+		// Otherwise each connection could have one long answer waiting.
+		*q.tail = b[:before]
+		busy := NewResponse(CodeSystemBusy, "too many bytes wait to be written")
+		busy.Opaque, busy.Flag, busy.Header = cmd.Opaque, cmd.Flag, cmd.Header
+		return c.queueLocked(busy)
 	}
 	q.bytes += n
 	c.ep.queued.Add(n)

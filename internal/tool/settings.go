@@ -79,6 +79,7 @@ var storeSettings = map[string]apply{
 	"commitIntervalCommitLog":         millis(func(o *gantry.Options) *time.Duration { return &o.CommitInterval }),
 	"osPageCacheBusyTimeOutMills":     millis(func(o *gantry.Options) *time.Duration { return &o.BusyTimeout }),
 	"cleanResourceInterval":           millis(func(o *gantry.Options) *time.Duration { return &o.CleanInterval }),
+	"scrubRate":                       size(func(o *gantry.Options) *int64 { return &o.ScrubRate }), // bytes a second; not one of upstream's
 	"transientStorePoolEnable":        truth(func(o *gantry.Options) *bool { return &o.TransientStorePool }),
 	"transientStorePoolSize":          count(func(o *gantry.Options) *int { return &o.TransientStorePoolSize }),
 	"writeWithoutMmap":                truth(func(o *gantry.Options) *bool { return &o.WriteWithoutMmap }),

@@ -56,6 +56,7 @@ func TestSettingsReachOptions(t *testing.T) {
 		"enableLmq":                       {"true", gantry.Options{}},
 		"readUnCommitted":                 {"true", gantry.Options{ReadUnflushed: true}},
 		"cleanFileForciblyEnable":         {"false", gantry.Options{KeepUnexpired: true}},
+		"scrubRate":                       {"4MiB", gantry.Options{ScrubRate: 4 << 20}},
 		"deleteFileBatchMax":              {"20", gantry.Options{DeleteBatch: 20}},
 		"diskMaxUsedSpaceRatio":           {"80", gantry.Options{DiskMaxUsedPercent: 80}},
 		"diskSpaceCleanForciblyRatio":     {"86", gantry.Options{DiskCleanForciblyPercent: 86}},
