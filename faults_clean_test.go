@@ -440,3 +440,23 @@ func TestFault_T7_DelayLevels(t *testing.T) {
 	c.opts.DelayLevels = "1s 2d 3h"
 	mustClose(t, c.open())
 }
+
+// TestFault_T9_NothingIsCompacted: a topic whose configuration asks for
+// compaction keeps every record of a key, through retention and reopening.
+func TestFault_T9_NothingIsCompacted(t *testing.T) {
+	c := newSite(t, inMemory)
+	c.opts.CommitLogFileSize = 4096
+	must(t, c.fs.MkdirAll(c.path("config")))
+	c.create("config/topics.json", []byte(`{"topicConfigTable":{"TopicTest":{"attributes":{"cleanup.policy":"COMPACTION"},"topicName":"TopicTest"}}}`))
+	s := c.open()
+	for i := range 30 {
+		c.put(s, testMessage(fmt.Sprintf("%d-%0200d", i, i), "KEYS", "one"))
+	}
+	waitDispatched(t, s)
+	must(t, s.Sync(context.Background()))
+	c.clean(s, CleanOptions{AnyHour: true})
+	c.verify(s)
+	s = c.reopen(s, stopClean)
+	c.verify(s)
+	mustClose(t, s)
+}

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -115,7 +114,7 @@ var mutations = []mutation{
 	{
 		name: "the checkpoint is not synced before its other half", file: "internal/checkpoint/checkpoint.go",
 		old: "	return f.sync()\n}\n\nfunc (f *File) sync() error {", new: "	return nil\n}\n\nfunc (f *File) sync() error {",
-		run: "TestCrash", also: "./internal/checkpoint",
+		run: "TestCrashDuringSave", also: "./internal/checkpoint",
 	},
 	{
 		name: "the lock is taken after reading", file: "open.go",
@@ -175,7 +174,7 @@ var mutations = []mutation{
 	{
 		name: "the file of offsets is not synced before it is renamed", file: "internal/javajson/javajson.go",
 		old: "	if err == nil {\n		err = f.Sync()\n	}\n", new: "",
-		run: "TestSave", also: "./internal/javajson",
+		run: "TestSaveCrash", also: "./internal/javajson",
 	},
 	{
 		name: "retention does not wait for the dispatcher", file: "retention.go",
@@ -201,6 +200,15 @@ var mutations = []mutation{
 
 // TestMutationsApply: the table names code that is there, and tests that are.
 func TestMutationsApply(t *testing.T) {
+	names := testNames(t)
+	for _, m := range mutations {
+		for _, run := range strings.Split(m.run, "|") {
+			name, _, _ := strings.Cut(run, "/")
+			if strings.HasPrefix(name, "Test") && !names[strings.TrimPrefix(filepath.Base(m.also), ".")][name] {
+				t.Errorf("%s: there is no test %s", m.name, name)
+			}
+		}
+	}
 	for _, m := range mutations {
 		for _, e := range m.edits() {
 			text, err := os.ReadFile(e.file)
@@ -242,7 +250,7 @@ func TestMutations(t *testing.T) {
 
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 			defer cancel()
-			args := []string{"test", "-count=1", "-overlay", overlay, "-run", m.run, "-timeout", "4m"}
+			args := []string{"test", "-count=1", "-overlay", overlay, "-run", m.run, "-timeout", "100s"}
 			if m.also != "" {
 				args = append(args, m.also)
 			} else {
@@ -264,20 +272,22 @@ func TestMutations(t *testing.T) {
 	}
 }
 
-// failureLines are the name of the first test that failed and what it said.
+// failureLines are the name of the first test that failed and what it said
+// first.
 func failureLines(out string) []string {
+	var name string
 	var said []string
-	lines := strings.Split(out, "\n")
-	named := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, "--- FAIL") || strings.HasPrefix(l, "panic:") })
-	if named < 0 {
+	for l := range strings.Lines(out) {
+		l = strings.TrimSpace(l)
+		switch {
+		case name == "" && (strings.HasPrefix(l, "--- FAIL") || strings.HasPrefix(l, "panic:")):
+			name = l
+		case name != "" && len(said) < 2 && strings.Contains(l, "_test.go:") && !strings.Contains(l, "-crash.seed="):
+			said = append(said, l[:min(len(l), 300)])
+		}
+	}
+	if name == "" {
 		return nil
 	}
-	for _, l := range lines[named:] {
-		l = strings.TrimSpace(l)
-		if l == "" || len(said) == 3 {
-			break
-		}
-		said = append(said, l[:min(len(l), 300)])
-	}
-	return said
+	return append([]string{name}, said...)
 }

@@ -107,6 +107,13 @@ func TestHoldMovesOn(t *testing.T) {
 		if n := r.b.holds.count.Load(); n != 1 {
 			t.Fatalf("%d are held, want 1: what does not match is no reason to answer", n)
 		}
+		r.b.holds.mu.Lock()
+		for w := range r.b.holds.queues[queueKey{"T", 0}] {
+			if w.pull.next != 5 {
+				t.Errorf("it would look again from %d on", w.pull.next)
+			}
+		}
+		r.b.holds.mu.Unlock()
 		r.send("T", 0, "n", "TAGS", "x")
 		if got := records(t, await(t, done).Body); len(got) != 1 || got[0].QueueOffset != 5 {
 			t.Fatalf("got %v", got)

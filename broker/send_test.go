@@ -266,6 +266,10 @@ func TestSendBatch(t *testing.T) {
 	r.ok(remoting.ReqSendMessageV2, h2, batchOf(t, "d"))
 
 	many := batchOf(t, "")
+	wordy, err := message.AppendBatchItem(nil, message.BatchItem{Body: []byte("x"), Properties: message.NewProperties("k", strings.Repeat("v", 1000))})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		name   string
 		change func(*remoting.SendMessageRequestV2)
@@ -278,6 +282,7 @@ func TestSendBatch(t *testing.T) {
 		{"of a transaction", func(h *remoting.SendMessageRequestV2) { h.SysFlag = 4 }, batchOf(t, "a"), remoting.CodeMessageIllegal},
 		{"too many", nil, slices.Repeat(many, maxBatch+1), remoting.CodeMessageIllegal},
 		{"too long", nil, make([]byte, 4<<20+1), remoting.CodeMessageIllegal},
+		{"too long with its properties", nil, slices.Repeat(wordy, 4<<20/len(wordy)+1), remoting.CodeMessageIllegal},
 		{"nothing", nil, nil, remoting.CodeSystemError},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -505,8 +505,8 @@ func TestTransactionForgedLink(t *testing.T) {
 func TestTransactionJavaCopies(t *testing.T) {
 	r := startRig(t)
 	r.createTopic("T", 1)
-	half := func(text, key string, times int) message.QueueOffset {
-		props := message.NewProperties("TRAN_MSG", "true", "PGROUP", "PG", "UNIQ_KEY", key, "REAL_TOPIC", "T", "REAL_QID", "0")
+	half := func(text, key string, times int, more ...string) message.QueueOffset {
+		props := message.NewProperties(append([]string{"TRAN_MSG", "true", "PGROUP", "PG", "UNIQ_KEY", key, "REAL_TOPIC", "T", "REAL_QID", "0"}, more...)...)
 		if times > 0 {
 			props = props.Set(propCheckTimes, fmt.Sprint(times))
 		}
@@ -532,6 +532,9 @@ func TestTransactionJavaCopies(t *testing.T) {
 	c := half("c", "C", 0)
 	half("c2", "C", 0) // another message with the key
 	over(fmt.Sprint(c))
+	d := half("d", "D", 0, propImmunity, "60") // of these the copies do name the first
+	half("d", "D", 0, propImmunity, "60", propFirst, fmt.Sprint(d))
+	over(fmt.Sprint(d))
 	r.restart()
 	r.wantOpen(2)
 	tr := r.b.transactions

@@ -163,10 +163,12 @@ func (c *Conn) shut(err error) {
 	c.ep.held.Add(-int64(c.mu.held))
 	c.mu.out = outQueue{}
 	c.mu.room.Signal()
+	// Before anybody else can see that it is closed: OnClose is told then, and
+	// relies on the context having ended.
+	c.cancel(err)
 	c.mu.Unlock()
 
 	c.ep.requests.give(charged, token)
-	c.cancel(err)
 	for _, call := range calls {
 		close(call)
 	}

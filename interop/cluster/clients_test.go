@@ -61,6 +61,11 @@ func clients(k kind) []client {
 		"pull", "request-reply")
 	shared = append(shared, scenario{name: "producer-keys", after: keysFound}, fromOld(k))
 	java54 := append(slices.Clone(shared), pop(k))
+	for i, s := range java54 {
+		if k == java494 && strings.HasPrefix(s.name, "litepull") {
+			java54[i].skip = "this client asks for messages by a request that 4.9 does not know"
+		}
+	}
 	java54 = append(java54, timers(k)...)
 	goKeys := scenario{name: "producer-keys", after: func(t *testing.T, p *pair, r *result) {
 		for _, key := range []string{"Ea", "FB"} {

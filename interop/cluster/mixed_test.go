@@ -16,6 +16,14 @@ const (
 	closeLimit      = 10 * time.Second
 )
 
+// together reports whether a broker of one kind can be expected to serve with a
+// name server of another. Genuine ones of 5.x and 4.9 do not get on: the broker
+// announces a new topic by a request that the name server ignores, and with the
+// others half a minute later, if their version has changed.
+func together(broker, namesrv kind) bool {
+	return broker == gantry || namesrv == gantry || broker == namesrv
+}
+
 // usedBy runs a few scenarios with genuine clients beside each other.
 func usedBy(t *testing.T, namesrv, broker string) {
 	t.Helper()
@@ -50,8 +58,8 @@ func TestMixedCluster(t *testing.T) {
 		inTurn(t)
 		var addrs []string
 		for _, java := range javaKinds {
-			if k != gantry && k != java {
-				continue // a genuine 5.x broker may leave 4.9 without a new topic for long
+			if !together(k, java) {
+				continue
 			}
 			ns := newNamesrv(t, java)
 			ns.start(t)
@@ -68,6 +76,9 @@ func TestMixedCluster(t *testing.T) {
 	// A genuine broker is registered with our name server.
 	for _, java := range javaKinds {
 		t.Run("our name server/"+string(java), func(t *testing.T) {
+			if !together(java, k) {
+				t.Skip("see together")
+			}
 			t.Parallel()
 			inTurn(t)
 			ns := newNamesrv(t, k)
@@ -88,7 +99,11 @@ func TestMixedCluster(t *testing.T) {
 			ns := newNamesrv(t, k)
 			ns.start(t)
 			var all []*server
-			for i, kind := range []kind{k, k, java540} {
+			third := java540
+			if !together(third, k) {
+				third = k
+			}
+			for i, kind := range []kind{k, k, third} {
 				all = append(all, newBroker(t, kind, brokerConfig{name: fmt.Sprint("broker-", i), namesrv: ns.namesrvs}))
 			}
 			for _, b := range all {
