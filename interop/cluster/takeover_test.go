@@ -60,11 +60,16 @@ func look(t *testing.T, version string, into any, args ...string) {
 	if err != nil {
 		t.Fatalf("look %q: %v\n%s\n%s", args, err, out, stderr.String())
 	}
-	last := strings.TrimSpace(string(out))
-	last = last[strings.LastIndexByte(last, '\n')+1:]
-	if err := json.Unmarshal([]byte(last), into); err != nil {
-		t.Fatalf("look %q: %v in %q", args, err, out)
+	for line := range strings.Lines(string(out)) {
+		if !strings.HasPrefix(line, "{") {
+			continue // 4.9 logs to standard output, also after the answer
+		}
+		if err := json.Unmarshal([]byte(line), into); err != nil {
+			t.Fatalf("look %q: %v in %q", args, err, line)
+		}
+		return
 	}
+	t.Fatalf("look %q: no answer in %q", args, out)
 }
 
 func (p *pair) snapshot(t *testing.T, version string) *snapshot {
