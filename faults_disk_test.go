@@ -178,6 +178,47 @@ func TestFailedSyncThenKillThenPower(t *testing.T) {
 	}
 }
 
+// TestKilledWhileAFileIsMade: a process is killed between making a log file and
+// making its name durable. The next one uses the file, and has to make up for
+// it before it promises anything that is in it.
+func TestKilledWhileAFileIsMade(t *testing.T) {
+	for _, v := range allVariants[:3] {
+		for nth := 1; nth <= 2; nth++ { // of the first and of the second file
+			t.Run(fmt.Sprintf("%s/%d", v.name, nth), func(t *testing.T) {
+				c := newSite(t, v)
+				c.opts.CommitLogFileSize, c.keyStep = 4096, 5
+				c.fault = faultfs.New(c.fs)
+				c.fault.Inject(faultfs.Rule{Ops: faultfs.OpSyncDir, Name: c.path("commitlog"), Nth: nth, Count: 1, Hook: func(faultfs.Call) { c.fault.Crash() }})
+				s := c.open()
+				for i := 0; !c.fault.Crashed() && i < 100; i++ {
+					m := keyed(1000 + i)
+					if res, err := s.Put(context.Background(), m); err == nil {
+						c.note(res, m)
+					}
+				}
+				s.abandon()
+				c.fault = faultfs.New(c.fs)
+				s = c.open()
+				// No file that is made ahead from now on helps it with its sync.
+				release := make(chan struct{})
+				c.fault.Inject(faultfs.Rule{Ops: faultfs.OpSyncDir, Name: c.path("commitlog"), Hook: func(faultfs.Call) { <-release }})
+				inFile := message.PhysicalOffset((nth - 1) * 4096)
+				for i := 0; len(c.acked) == 0 || c.acked[len(c.acked)-1].physical < inFile; i++ {
+					c.put(s, keyed(2000+i))
+				}
+				must(t, s.log.Flush(context.Background()))
+				left := c.fs.(*memfs.FS).CrashClone(memfs.LoseUnsynced)
+				close(release)
+				s.abandon()
+				c.fs, c.fault = left, nil
+				s = c.open()
+				c.verify(s)
+				mustClose(t, s)
+			})
+		}
+	}
+}
+
 // TestUnlinkFails: retention that cannot remove a name says so, removes nothing
 // behind it, and goes on when it can; puts and reads go on meanwhile.
 func TestUnlinkFails(t *testing.T) {

@@ -215,12 +215,17 @@ func fileSize(opt Options, queues []listedQueue) (int64, error) {
 	unit := int64(opt.Kind.unitSize())
 	step := int64(0) // smallest distance of neighbours
 	var near string  // the file in front of it
+	divisor := int64(0)
+	var other string // a file that does not begin at 0
 	count := make(map[int64]int)
 	for i := range queues {
 		q := &queues[i]
 		for j, f := range q.files {
 			if f.size >= unit && (opt.Kind == Batch || f.size%unit == 0) {
 				count[f.size]++
+			}
+			if f.start > 0 {
+				divisor, other = gcd(divisor, f.start), q.path(j)
 			}
 			if j > 0 {
 				if d := f.start - q.files[j-1].start; step == 0 || d < step {
@@ -230,6 +235,17 @@ func fileSize(opt Options, queues []listedQueue) (int64, error) {
 		}
 	}
 	most := mostCommon(count, opt.FileSize)
+	if most == 0 && divisor > 0 {
+		// A crash has left names only, and not all of them. The places of those
+		// that are there are multiples of the length.
+		switch {
+		case divisor%opt.FileSize == 0:
+			return opt.FileSize, nil
+		case divisor < unit || opt.Kind == Simple && divisor%unit != 0:
+			return 0, base.Corruptf(other, 0, "files begin at multiples of %d, which is no multiple of the unit size %d", divisor, unit)
+		}
+		return divisor, nil
+	}
 	if step == 0 || most > 0 && step%most == 0 {
 		return cmp.Or(most, opt.FileSize), nil
 	}
@@ -237,6 +253,13 @@ func fileSize(opt Options, queues []listedQueue) (int64, error) {
 		return 0, base.Corruptf(near, 0, "files are %d bytes apart, which is no multiple of the unit size %d", step, unit)
 	}
 	return step, nil
+}
+
+func gcd(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
 }
 
 // mostCommon returns the length that most files have; among several, the

@@ -289,6 +289,46 @@ func TestFileSizes_CF1_C33(t *testing.T) {
 	}
 }
 
+// TestFileSizesOfNamesOnly: a crash that keeps the names of files and loses
+// their lengths, and some of the names, does not keep the table from opening.
+func TestFileSizesOfNamesOnly(t *testing.T) {
+	for _, tc := range []struct {
+		name       string
+		configured int64
+		starts     []int64
+		size       int64 // 0: refused
+	}{
+		{"all names", 100, []int64{0, 100}, 100},
+		{"some names", 100, []int64{200, 500, 800}, 100},
+		{"one name", 100, []int64{300}, 100},
+		{"only the first", 100, []int64{0}, 100},
+		{"not as configured", 200, []int64{300, 500}, 100},
+		{"no whole units", 100, []int64{150, 300}, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			mem := memfs.New()
+			for _, start := range tc.starts {
+				writeFile(t, mem, queueFile("A", 0, start), nil, 0)
+			}
+			opt := small(mem)
+			opt.FileSize = tc.configured
+			table, _, err := OpenTable(context.Background(), opt, 0)
+			if tc.size == 0 {
+				var corrupt *base.CorruptError
+				if !errors.As(err, &corrupt) {
+					t.Fatalf("error %v, want a CorruptError", err)
+				}
+				return
+			}
+			must(t, err)
+			if table.FileSize() != tc.size {
+				t.Errorf("file size %d, want %d", table.FileSize(), tc.size)
+			}
+			must(t, table.Close())
+		})
+	}
+}
+
 // TestForeignNames_L19_C33: foreign names are reported, ignored and kept.
 func TestForeignNames_L19_C33(t *testing.T) {
 	mem := memfs.New()

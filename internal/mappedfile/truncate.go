@@ -93,6 +93,43 @@ func (q *Queue) TruncateTo(off int64) error {
 	if err := files[keep].truncate(min(off-files[keep].start, q.size), dirty); err != nil {
 		return fmt.Errorf("truncate to %d: %w", off, err)
 	}
+	fresh := []*File{spare} // made by somebody, who may have been stopped in the middle
+	if files[keep].start == off {
+		fresh = append(fresh, files[keep])
+	}
+	if err := q.settle(files[:keep+1], fresh); err != nil {
+		return fmt.Errorf("truncate to %d: %w", off, err)
+	}
+	return nil
+}
+
+// settle makes the names of files durable, and the lengths and blocks of fresh
+// ones. Who made them did that before the first byte was written; but a process
+// that is killed on the way leaves files that only look like it, and what is
+// written into them would go with their names when the power goes.
+func (q *Queue) settle(files, fresh []*File) error {
+	for _, f := range fresh {
+		if f == nil || f.readOnly {
+			continue
+		}
+		h, err := q.sh.fs.Open(f.path, vfs.ReadWrite)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(h.Sync(), h.Close()); err != nil {
+			return fmt.Errorf("sync %s: %w", f.path, err)
+		}
+	}
+	synced := make(map[string]bool)
+	for _, f := range slices.Concat(files, fresh) {
+		if f == nil || f.readOnly || synced[f.dir] {
+			continue
+		}
+		synced[f.dir] = true
+		if err := q.sh.fs.SyncDir(f.dir); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
