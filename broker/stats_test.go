@@ -207,7 +207,10 @@ func TestMetrics(t *testing.T) {
 		if calls != 5 {
 			t.Errorf("%d calls counted, want 5", calls)
 		}
-		if n := len(r.b.metrics.latencies); n > 30 {
+		r.b.metrics.mu.RLock()
+		n := len(r.b.metrics.latencies)
+		r.b.metrics.mu.RUnlock()
+		if n > 30 {
 			t.Errorf("%d kinds of calls", n)
 		}
 		await(t, held)
