@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gantrymq/gantry/internal/client"
@@ -71,13 +72,30 @@ func (r *replayer) put(ctx context.Context, m *message.Ext) error {
 // compressed.
 const compressionFlags message.SysFlag = 0x701
 
-// send sends to the queue of the message's number. A topic that is not there is
-// left to the producer, who knows how one is made.
+// The topic after whose model brokers make others, and the queues that one gets
+// on each broker when a message for it comes.
+const (
+	templateTopic = "TBW102"
+	madeQueues    = 4
+)
+
+// send sends to the queue of the message's number, also when that is what makes
+// the topic.
 func (r *replayer) send(ctx context.Context, m *message.Message) error {
 	route, err := r.c.Route(ctx, m.Topic)
-	if err == nil {
-		if queues := route.WriteQueues(); len(queues) > 0 && m.QueueID >= 0 {
-			_, err = r.p.SendTo(ctx, m, queues[int(m.QueueID)%len(queues)])
+	made := err != nil
+	if made {
+		route, err = r.c.Route(ctx, templateTopic)
+	}
+	if err == nil && m.QueueID >= 0 {
+		queues := route.WriteQueues()
+		if made {
+			queues = slices.DeleteFunc(slices.Clone(queues), func(q remoting.MessageQueue) bool { return q.QueueID >= madeQueues })
+		}
+		if len(queues) > 0 {
+			q := queues[int(m.QueueID)%len(queues)]
+			q.Topic = m.Topic
+			_, err = r.p.SendTo(ctx, m, q)
 			return err
 		}
 	}

@@ -12,6 +12,9 @@ import (
 	"github.com/gantrymq/gantry/remoting"
 )
 
+// positionTimeout bounds the time in which a new group is given its beginning.
+const positionTimeout = 5 * time.Second
+
 // receiveGroup is the consumer group of the command.
 const receiveGroup = "gantry_receive"
 
@@ -65,7 +68,7 @@ Ends with Ctrl-C, after -n messages, or when --idle passes without one; exits wi
 		if _, err := c.Route(ctx, args[0]); err != nil {
 			return unanswered(err)
 		}
-		r := &receiver{a: a, max: n, more: make(chan struct{}, 1), done: make(chan struct{})}
+		r := &receiver{a: a, max: n, more: make(chan struct{}, 1), done: make(chan struct{}), interrupted: func() bool { return ctx.Err() != nil }}
 		opts := client.ConsumerOptions{
 			Group: group, Subscriptions: map[string]client.Expression{args[0]: expr}, Handler: r.handle,
 			// By time and not the end: a queue may be found, and even made,
@@ -108,9 +111,11 @@ Ends with Ctrl-C, after -n messages, or when --idle passes without one; exits wi
 
 // position commits where a new group begins, for all queues of the topic. The
 // consumer may be at its end before it has come to all of them, and the next one
-// must not take what is there then for the beginning. What fails here is left to
-// the consumer, which asks for the same.
+// must not take what is there then for the beginning; so it goes on after Ctrl-C.
+// What fails here is left to the consumer, which asks for the same.
 func position(ctx context.Context, c *client.Client, opts client.ConsumerOptions, topic string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), positionTimeout)
+	defer cancel()
 	route, err := c.Route(ctx, topic)
 	if err != nil {
 		return
@@ -135,6 +140,8 @@ type receiver struct {
 	max  int
 	more chan struct{} // something was printed
 	done chan struct{} // closed when it is enough
+	// interrupted says that the user has had enough: nothing more is printed.
+	interrupted func() bool
 
 	mu    sync.Mutex
 	count int
@@ -147,7 +154,7 @@ func (r *receiver) handle(_ context.Context, ms []message.Ext) client.Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range ms { // one at a time: BatchSize is 1
-		if r.ended {
+		if r.ended || r.interrupted() {
 			return client.Suspend(time.Minute)
 		}
 		if r.err = r.a.printMessage(ms[i], false); r.err != nil {

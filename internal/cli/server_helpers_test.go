@@ -127,7 +127,9 @@ func (r *running) ask(args ...string) outcome { return r.askIn("", args...) }
 
 func (r *running) askIn(stdin string, args ...string) outcome {
 	r.b.now = time.Now()
-	return r.b.runIn(context.Background(), stdin, append(args, "--namesrv", r.at.NameServer)...)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return r.b.runIn(ctx, stdin, append(args, "--namesrv", r.at.NameServer)...)
 }
 
 // must is ask for a command that has to end with a code.
