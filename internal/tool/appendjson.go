@@ -18,6 +18,11 @@ func AppendJSON(dst []byte, m *message.Ext, raw bool) []byte {
 	}
 	dst = append(dst, `{"topic":`...)
 	dst = AppendString(dst, m.Topic)
+	if !utf8.ValidString(m.Topic) {
+		dst = append(dst, `,"topicBase64":"`...)
+		dst = base64.StdEncoding.AppendEncode(dst, []byte(m.Topic))
+		dst = append(dst, '"')
+	}
 	number(`,"queueId":`, int64(m.QueueID))
 	number(`,"queueOffset":`, int64(m.QueueOffset))
 	number(`,"commitLogOffset":`, int64(m.PhysicalOffset))

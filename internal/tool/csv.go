@@ -190,6 +190,9 @@ func (c *CSV) cells(record []byte) ([]string, error) {
 
 // Parse converts a record; see FromJSON.
 func (c *CSV) Parse(record []byte) (message.Ext, error) {
+	if !utf8.Valid(record) {
+		return message.Ext{}, errNoUTF8
+	}
 	cells, err := c.cells(record)
 	if err != nil {
 		return message.Ext{}, err

@@ -59,6 +59,7 @@ func TestCSV(t *testing.T) {
 		func(m *message.Ext) { m.Body = []byte(`\.`) },
 		func(m *message.Ext) { m.Topic = "Ord\"ers, 名" },
 		func(m *message.Ext) { m.Topic = "a\r\nb" },
+		func(m *message.Ext) { m.Topic = "no UTF-8: \xcd" },
 		func(m *message.Ext) { m.Properties = "" },
 		func(m *message.Ext) { m.Properties = "a\x011\x02b\x012\x02a\x013\x02" },
 		func(m *message.Ext) { m.Properties = "a\x01line\r\nend\x02" },
@@ -86,11 +87,11 @@ func TestCSVErrors(t *testing.T) {
 	if _, err := NewCSV(NewLines(strings.NewReader("topic,bdy\n"), 100), 100); err == nil || !strings.Contains(err.Error(), "bdy") {
 		t.Errorf("unknown column: %v", err)
 	}
-	c, err := NewCSV(NewLines(strings.NewReader("topic,body,flag\nT\nT,b,x\nT,b,9999999999\n,b,1\n"+strings.Repeat("x", 60)+"\n\"a\n"+strings.Repeat("y", 48)+"\",b,1\nT,\"open\n"), 50), 50)
+	c, err := NewCSV(NewLines(strings.NewReader("topic,body,flag\nT\nT,b,x\nT,b,9999999999\n,b,1\nT,\xcd,1\n"+strings.Repeat("x", 60)+"\n\"a\n"+strings.Repeat("y", 48)+"\",b,1\nT,\"open\n"), 50), 50)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []string{"1 cells in 3 columns", `flag: "x" is no number`, `flag: "9999999999" is no number`, "topic is missing"} {
+	for i, want := range []string{"1 cells in 3 columns", `flag: "x" is no number`, `flag: "9999999999" is no number`, "topic is missing", "no UTF-8 text"} {
 		rec, err := c.Next()
 		if err == nil {
 			_, err = c.Parse(rec)

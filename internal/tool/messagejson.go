@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"unicode/utf8"
 
 	"github.com/gantrymq/gantry/message"
 )
@@ -16,6 +17,7 @@ import (
 // upstream's; times are ms.
 type Message struct {
 	Topic                     string `json:"topic"`
+	TopicBase64               string `json:"topicBase64,omitempty"` // when it is no UTF-8
 	QueueID                   int32  `json:"queueId"`
 	QueueOffset               int64  `json:"queueOffset"`
 	CommitLogOffset           int64  `json:"commitLogOffset"`
@@ -48,6 +50,9 @@ type Message struct {
 // message had in its log is part of the result. A body that was inflated is
 // compressed again.
 func FromJSON(data []byte) (m message.Ext, err error) {
+	if !utf8.Valid(data) {
+		return m, errNoUTF8 // json.Unmarshal would put other characters there
+	}
 	var j Message
 	if err := json.Unmarshal(data, &j); err != nil {
 		if bad, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && bad.Field != "" {
@@ -58,8 +63,18 @@ func FromJSON(data []byte) (m message.Ext, err error) {
 	return j.message()
 }
 
+// errNoUTF8: what is no text stands in Base64.
+var errNoUTF8 = errors.New("the record is no UTF-8 text: convert the file, or use the Base64 fields")
+
 // message checks the fields and makes them a message.
 func (j *Message) message() (m message.Ext, err error) {
+	if j.TopicBase64 != "" {
+		topic, err := base64.StdEncoding.DecodeString(j.TopicBase64)
+		if err != nil {
+			return m, fmt.Errorf("topicBase64: %w", err)
+		}
+		j.Topic = string(topic)
+	}
 	if j.Topic == "" {
 		return m, errors.New("topic is missing")
 	}

@@ -183,6 +183,9 @@ func reference(m message.Ext) any {
 		ReconsumeTimes: m.ReconsumeTimes, PreparedTransactionOffset: int64(m.PreparedTransactionOffset),
 		MsgID: m.MsgID(), Properties: pairs(m.Properties),
 	}
+	if !utf8.ValidString(m.Topic) {
+		out.TopicBase64 = base64.StdEncoding.EncodeToString([]byte(m.Topic))
+	}
 	if !utf8.ValidString(string(m.Properties)) || m.Properties.Problems() != (message.PropertyProblems{}) || !spare(m.Properties) {
 		out.PropertiesBase64 = base64.StdEncoding.EncodeToString([]byte(m.Properties))
 	}
