@@ -5,6 +5,7 @@ import (
 	"io/fs"
 
 	"github.com/gantrymq/gantry/internal/base"
+	"github.com/gantrymq/gantry/internal/vfs"
 	"github.com/gantrymq/gantry/message"
 )
 
@@ -45,6 +46,11 @@ func (x *Index) Sync() (State, error) {
 		return State{}, x.failLocked(err)
 	}
 	x.mu.durable = max(x.mu.durable, made)
+	for _, w := range ws {
+		if w.m != nil { // the process need not have 400 MB mapped per file
+			_ = w.m.Advise(0, w.size, vfs.DontNeed)
+		}
+	}
 	return st, nil
 }
 

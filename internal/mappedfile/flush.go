@@ -90,6 +90,10 @@ func (f *File) Flush(leastPages int) (int64, error) {
 			}
 		}
 		f.letGo()
+		return end, nil
+	}
+	if v.mapping != nil && !f.locked.Load() {
+		v.shed(end)
 	}
 	return end, nil
 }

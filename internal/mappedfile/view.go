@@ -24,6 +24,39 @@ type view struct {
 
 	// pins is 2 × users, plus 1 once the owner has let go.
 	pins atomic.Int64
+	// shedAt is the position at whose flush pages are shed next.
+	shedAt atomic.Int64
+	// read counts the bytes read through a read-only mapping since pages were shed.
+	read atomic.Int64
+}
+
+// A process that maps a log soon has gigabytes of page cache counted as its
+// own memory, which says nothing, alarms people and makes them set limits that
+// end it. So the pages far behind the writer, and those of old files when much
+// was read, leave the mapping. They stay in the page cache: who reads them
+// again pays a minor fault per 64 KiB.
+const (
+	shedBehind = 16 << 20 // bytes behind the writer that stay mapped: consumers are there
+	shedStep   = 8 << 20  // bytes written from one shedding to the next
+	shedRead   = 32 << 20 // bytes read, in files that are no longer written
+)
+
+// shed lets go of the pages far in front of flushed; one goroutine calls it at
+// a time.
+func (v *view) shed(flushed int64) {
+	if flushed < v.shedAt.Load()+shedBehind+shedStep {
+		return
+	}
+	to := (flushed - shedBehind) &^ (PageSize - 1)
+	v.shedAt.Store(to)
+	v.drop(to)
+}
+
+// drop takes the pages of [0, to) out of the mapping, not out of the page cache.
+func (v *view) drop(to int64) {
+	if err := v.mapping.Advise(0, to, vfs.DontNeed); err != nil {
+		v.log.Debug("drop pages from the mapping", "file", v.path, "err", err)
+	}
 }
 
 // pin keeps the view open until unpin. It fails once the owner has let go.
@@ -87,6 +120,10 @@ func (v *view) readAt(p []byte, off int64) error {
 	var err error
 	if v.mapping != nil {
 		n, err = v.mapping.ReadAt(p, off)
+		if !v.writable && v.length > shedRead && v.read.Add(int64(n)) > shedRead {
+			v.read.Store(0)
+			v.drop(v.length)
+		}
 	} else {
 		n, err = v.file.ReadAt(p, off)
 	}
