@@ -52,8 +52,8 @@ func (q *Queue) TruncateTo(off int64) error {
 		return fmt.Errorf("truncate to %d: %w", off, err)
 	}
 	later := files[keep+1:]
-	// A file shorter than the others may only ever be the last, so while the
-	// tail is cut there must be none behind it.
+	// While there are bytes behind the new end there must be no file behind
+	// them: it would make them a part of the content.
 	if len(later) > 0 || dirty {
 		if err := q.discardNext(); err != nil {
 			return fmt.Errorf("truncate to %d: %w", off, err)
@@ -172,11 +172,12 @@ func adoptable(f *File, start int64) (*File, error) {
 }
 
 // truncate makes pos the end of the file; dirty says that there are bytes
-// other than zero behind it. Those go by cutting the file and extending it
-// again, each durably. A crash on the way leaves everything in front of pos,
-// and behind it any mixture of old bytes and zeros, or a short file: whoever
-// looks for the end of the content then ends at pos or behind it, as before,
-// and truncates again.
+// other than zero behind it. Those are overwritten, durably. A crash on the way
+// leaves everything in front of pos, and behind it any mixture of old bytes and
+// zeros: whoever looks for the end of the content then ends at pos or behind
+// it, as before, and truncates again. The file is not cut and extended: a crash
+// in between would leave a length that Java refuses, and that of the only file
+// would pass for the size of them all.
 func (f *File) truncate(pos int64, dirty bool) error {
 	f.flushMu.Lock()
 	defer f.flushMu.Unlock()
@@ -209,15 +210,19 @@ func (f *File) truncate(pos int64, dirty bool) error {
 		return nil
 	}
 	err := func() error {
-		for _, length := range []int64{pos, f.size} {
-			if err := h.Truncate(length); err != nil {
-				return err
-			}
-			if err := h.Sync(); err != nil {
+		length, err := h.Size()
+		if err != nil {
+			return err
+		}
+		if err := zeroFrom(h, pos, min(length, f.size)); err != nil {
+			return err
+		}
+		if length != f.size {
+			if err := h.Truncate(f.size); err != nil {
 				return err
 			}
 		}
-		return nil
+		return h.Sync()
 	}()
 	if err != nil {
 		// The positions no longer fit the file.

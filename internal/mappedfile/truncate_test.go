@@ -177,7 +177,7 @@ func TestZeroLeftoverIsReplaced(t *testing.T) {
 // TestTruncateFailsInTheMiddle: once the file was touched a failure is final.
 func TestTruncateFailsInTheMiddle(t *testing.T) {
 	const size = 4 * PageSize
-	for _, op := range []faultfs.Op{faultfs.OpTruncate, faultfs.OpSync} {
+	for _, op := range []faultfs.Op{faultfs.OpWrite, faultfs.OpSync} {
 		h := faultfs.New(newMem())
 		q := open(t, h, size)
 		must(t, errOf(put(q, record(1, 2*PageSize))))
@@ -193,6 +193,41 @@ func TestTruncateFailsInTheMiddle(t *testing.T) {
 		}
 		if err := q.TruncateTo(100); !errors.Is(err, base.ErrReadOnly) {
 			t.Errorf("%s failed earlier, truncation: got %v", op, err)
+		}
+	}
+}
+
+// TestTruncateKeepsLength: whenever a crash comes into a truncation, the file
+// has the length that Java expects, the bytes in front of the new end, and
+// behind it each byte as it was or zero.
+func TestTruncateKeepsLength(t *testing.T) {
+	const size, end = 4 * PageSize, 100
+	content := record(1, 3*PageSize)
+	for k := 0; ; k++ {
+		mem := memfs.NewCrashable(int64(k))
+		writeFile(t, mem, seg(0), content, size)
+		h := faultfs.CrashAt(mem, k)
+		err := open(t, h, size).TruncateTo(end)
+		for _, policy := range memfs.Policies() {
+			got := readFile(t, mem.CrashClone(policy), seg(0))
+			if len(got) != size {
+				t.Fatalf("crash at %d, %v: the file has %d bytes", k, policy, len(got))
+			}
+			for i, b := range got {
+				want := byte(0)
+				if i < len(content) {
+					want = content[i]
+				}
+				if b != want && (i < end || b != 0) || err == nil && i >= end && b != 0 {
+					t.Fatalf("crash at %d, %v: byte %d is %d, was %d", k, policy, i, b, want)
+				}
+			}
+		}
+		if !h.Crashed() {
+			if k < 4 {
+				t.Errorf("only %d changes", k)
+			}
+			return
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package mappedfile
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"sync"
@@ -61,6 +62,34 @@ func findNonZero(h vfs.File, from, to int64) (int64, error) {
 		from += int64(len(p))
 	}
 	return -1, nil
+}
+
+// zeroFrom overwrites [from, to) with zeros, page by page where there is
+// something else: that needs no space, whatever the file has of holes.
+func zeroFrom(h vfs.File, from, to int64) error {
+	bp := zeroBuffers.Get().(*[]byte)
+	defer zeroBuffers.Put(bp)
+	for {
+		at, err := findNonZero(h, from, to)
+		if err != nil || at < 0 {
+			return err
+		}
+		p := (*bp)[:min(to-at, zeroChunk-at%PageSize)] // ends with a page, or at to
+		if n, err := h.ReadAt(p, at); n < len(p) {
+			return fmt.Errorf("read %d bytes at %d: %w", len(p), at, cmp.Or(err, io.ErrUnexpectedEOF))
+		}
+		from = at + int64(len(p))
+		for len(p) > 0 {
+			n := int(min(int64(len(p)), PageSize-at%PageSize))
+			if firstNonZero(p[:n]) >= 0 {
+				clear(p[:n])
+				if _, err := h.WriteAt(p[:n], at); err != nil {
+					return err
+				}
+			}
+			p, at = p[n:], at+int64(n)
+		}
+	}
 }
 
 // firstNonZero returns the index of the first byte other than zero, or -1.
