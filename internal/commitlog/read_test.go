@@ -3,11 +3,13 @@ package commitlog
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -165,24 +167,28 @@ func TestScan(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			n := 0
-			end, err := l.Scan(context.Background(), test.from, test.to, checkAll, func(v *message.View) error {
-				if v.PhysicalOffset == test.stopAt {
-					return stop
+			for name, scan := range map[string]scanFunc{"Scan": l.Scan, "ScanAhead": l.ScanAhead} {
+				n := 0
+				end, err := scan(context.Background(), test.from, test.to, checkAll, func(v *message.View) error {
+					if v.PhysicalOffset == test.stopAt {
+						return stop
+					}
+					n++
+					return nil
+				})
+				if n != test.want || end != test.end || !errors.Is(err, test.err) {
+					t.Errorf("%s: %d records, end %d, %v; want %d, %d, %v", name, n, end, err, test.want, test.end, test.err)
 				}
-				n++
-				return nil
-			})
-			if n != test.want || end != test.end || !errors.Is(err, test.err) {
-				t.Errorf("%d records, end %d, %v; want %d, %d, %v", n, end, err, test.want, test.end, test.err)
 			}
 		})
 	}
 	t.Run("context", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		if _, err := l.Scan(ctx, 0, l.End(), checkAll, func(*message.View) error { return nil }); !errors.Is(err, context.Canceled) {
-			t.Errorf("got %v", err)
+		for name, scan := range map[string]scanFunc{"Scan": l.Scan, "ScanAhead": l.ScanAhead} {
+			if _, err := scan(ctx, 0, l.End(), checkAll, func(*message.View) error { return nil }); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: got %v", name, err)
+			}
 		}
 	})
 	t.Run("removed while reading", func(t *testing.T) {
@@ -200,6 +206,46 @@ func TestScan(t *testing.T) {
 			t.Errorf("%d records, end %d, %v", n, end, err)
 		}
 	})
+}
+
+type scanFunc = func(context.Context, message.PhysicalOffset, message.PhysicalOffset, ScanOptions, func(*message.View) error) (message.PhysicalOffset, error)
+
+// TestScanAhead: the bytes that fn sees are those of the records, although more
+// is read meanwhile; and whoever stops early, for whatever reason, waits for
+// the reader.
+func TestScanAhead(t *testing.T) {
+	var sizes []int
+	for i := range 3000 {
+		sizes = append(sizes, 200+i*7919%5000)
+	}
+	sizes[1000], sizes[2000] = 2<<20, 3<<20 // larger than a chunk
+	mem, _ := makeLog(t, 8<<20, sizes...)
+	l, _ := startLog(t, testOptions(mem, 8<<20))
+	var want [][sha256.Size]byte
+	if _, err := l.Scan(context.Background(), 0, l.End(), checkAll, func(v *message.View) error {
+		want = append(want, sha256.Sum256(v.Record()))
+		return nil
+	}); err != nil || len(want) != len(sizes) {
+		t.Fatalf("%d records, %v", len(want), err)
+	}
+	for _, stopAt := range []int{len(sizes), 0, 1, 999, 1001, 2500} {
+		n := 0
+		stop := errors.New("stop")
+		_, err := l.ScanAhead(context.Background(), 0, l.End(), checkAll, func(v *message.View) error {
+			if n == stopAt {
+				return stop
+			}
+			runtime.Gosched() // the reader gets ahead
+			if sha256.Sum256(v.Record()) != want[n] {
+				t.Fatalf("record %d at %d is another", n, v.PhysicalOffset)
+			}
+			n++
+			return nil
+		})
+		if n != stopAt || (err == nil) != (stopAt == len(sizes)) {
+			t.Errorf("%d records of %d, %v", n, stopAt, err)
+		}
+	}
 }
 
 func TestScanProgress(t *testing.T) {

@@ -55,8 +55,6 @@ var scanBuffers = sync.Pool{New: func() any { return new([]byte) }}
 // Scan may run beside appends and removals. It holds one chunk of about 1 MiB
 // in memory, or one record when that is larger.
 func (l *Log) Scan(ctx context.Context, from, to message.PhysicalOffset, opts ScanOptions, fn func(v *message.View) error) (message.PhysicalOffset, error) {
-	to = min(to, l.Confirmed())
-	p := progress{fn: opts.Progress, total: max(int64(to-from), 0)}
 	w := newWalker(opts.Check, firstChunk)
 	buf := scanBuffers.Get().(*[]byte)
 	w.buf = (*buf)[:0]
@@ -66,6 +64,72 @@ func (l *Log) Scan(ctx context.Context, from, to message.PhysicalOffset, opts Sc
 		}
 		scanBuffers.Put(buf)
 	}()
+	return l.scan(ctx, w, from, to, opts, fn)
+}
+
+// aheadChunks is how many chunks of records ScanAhead holds.
+const aheadChunks = 4
+
+// ScanAhead is Scan for much of the log and an fn that takes as long as reading:
+// another goroutine reads and checks the records meanwhile, some chunks ahead,
+// and calls Progress.
+func (l *Log) ScanAhead(ctx context.Context, from, to message.PhysicalOffset, opts ScanOptions, fn func(v *message.View) error) (message.PhysicalOffset, error) {
+	type chunk struct {
+		buf   []byte
+		views []message.View // into buf
+	}
+	full, free := make(chan *chunk), make(chan *chunk, aheadChunks)
+	for range aheadChunks {
+		free <- new(chunk)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer func() {
+		cancel()
+		for range full { // until the other one has ended
+		}
+	}()
+	var end message.PhysicalOffset
+	var err error
+	go func() {
+		defer close(full)
+		at := <-free
+		w := newWalker(opts.Check, firstChunk)
+		w.fresh = func(used []byte) []byte {
+			if len(at.views) == 0 {
+				return used
+			}
+			at.buf = used
+			full <- at
+			select {
+			case at = <-free:
+			case <-ctx.Done():
+				at = new(chunk)
+			}
+			return at.buf
+		}
+		end, err = l.scan(ctx, w, from, to, opts, func(v *message.View) error {
+			at.views = append(at.views, *v)
+			return nil
+		})
+		if len(at.views) > 0 {
+			full <- at
+		}
+	}()
+	for c := range full {
+		for i := range c.views {
+			if err := fn(&c.views[i]); err != nil {
+				return c.views[i].PhysicalOffset, err
+			}
+		}
+		c.views = c.views[:0]
+		free <- c
+	}
+	return end, err
+}
+
+func (l *Log) scan(ctx context.Context, w *walker, from, to message.PhysicalOffset, opts ScanOptions, fn func(v *message.View) error) (message.PhysicalOffset, error) {
+	to = min(to, l.Confirmed())
+	p := progress{fn: opts.Progress, total: max(int64(to-from), 0)}
 	pos := from
 	for pos < to {
 		f := l.files.Find(int64(pos))

@@ -126,6 +126,10 @@ type walker struct {
 	bufAt int64        // where buf begins in the file
 	view  message.View // the last record
 	claim int64        // how many bytes the last attempt had to look at
+
+	// fresh returns the buffer to read into next and is given the present one,
+	// which views may refer to. Nil: it is the same.
+	fresh func(used []byte) []byte
 }
 
 // newWalker returns a walker that reads chunks of the given size at first.
@@ -155,18 +159,21 @@ func (w *walker) window(n int64) ([]byte, error) {
 	if lo >= 0 && lo+n <= int64(len(w.buf)) {
 		return w.buf[lo : lo+n], nil
 	}
-	kept := 0
+	var rest []byte
 	if lo >= 0 && lo < int64(len(w.buf)) {
-		kept = copy(w.buf, w.buf[lo:])
+		rest = w.buf[lo:]
 	}
 	want := min(max(n, w.chunk), w.limit-w.pos)
 	w.chunk = min(2*w.chunk, chunkSize)
-	if int64(cap(w.buf)) < want {
-		grown := make([]byte, want)
-		copy(grown, w.buf[:kept])
-		w.buf = grown
+	buf := w.buf
+	if w.fresh != nil {
+		buf = w.fresh(buf)
 	}
-	w.buf = w.buf[:want]
+	if int64(cap(buf)) < want {
+		buf = make([]byte, want)
+	}
+	w.buf = buf[:want]
+	kept := copy(w.buf, rest)
 	w.bufAt = w.pos
 	if err := readFull(w.src, w.buf[kept:], w.pos+int64(kept)); err != nil {
 		w.buf = w.buf[:0]
