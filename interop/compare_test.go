@@ -131,6 +131,12 @@ func compare(t *testing.T, s *gantry.Store, a *javastore.Answer, version string,
 		t.Fatal(err)
 	}
 	first, end := s.Range()
+	if size := message.PhysicalOffset(c.CommitLogFileSize); size > 0 && end%size == 0 && end-size < a.MaxPhysicalOffset && a.MaxPhysicalOffset < end {
+		// A log that ends with a full file: Java leaves off the blank record.
+		if _, err := s.MessageAt(a.MaxPhysicalOffset); err != nil {
+			end = a.MaxPhysicalOffset
+		}
+	}
 	if first != a.MinPhysicalOffset || end != a.MaxPhysicalOffset {
 		t.Errorf("our log goes from %d to %d, Java's from %d to %d", first, end, a.MinPhysicalOffset, a.MaxPhysicalOffset)
 	}

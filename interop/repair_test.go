@@ -124,6 +124,7 @@ func TestJavaReadsRepaired(t *testing.T) {
 						t.Errorf("Java gave offset %d of %s/%d again; it had come to %d", p.LogicsOffset, p.Topic, p.QueueID, w.Max)
 					}
 				}
+				removeEmptyFiles(t, out, version)
 				if after, err = java.Read(t.Context(), out, c, javastore.Questions{}); err != nil {
 					t.Fatal(err)
 				}
