@@ -59,6 +59,8 @@ type crashClaim struct {
 	durable int
 	// removable is how far retention may have removed the log.
 	removable message.PhysicalOffset
+	// gone are the numbers of messages that an earlier crash lost. Never changed.
+	gone map[int]bool
 }
 
 func (l *ledger) claim() crashClaim {
@@ -99,6 +101,30 @@ func (l *ledger) settle(before crashClaim) {
 	l.now.durable = max(l.now.durable, len(before.acked))
 }
 
+// lose notes what a crash has lost.
+func (l *ledger) lose(in *crashInspection) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	there := make(map[int]bool)
+	for _, m := range in.messages {
+		there[m.n] = true
+	}
+	gone := make(map[int]bool)
+	for n := 1; n <= l.now.tried; n++ {
+		gone[n] = !there[n]
+	}
+	var kept []promise
+	for i, p := range l.now.acked {
+		if in.messages[p.place].n == p.n {
+			kept = append(kept, p)
+		} else if i < l.now.durable {
+			return fmt.Errorf("message %d at %+v was on the disk and is lost", p.n, p.place)
+		}
+	}
+	l.now.acked, l.now.gone = kept, gone
+	return nil
+}
+
 func (l *ledger) mayRemove(to message.PhysicalOffset) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,6 +156,9 @@ func (st *crashState) holds(in *crashInspection, strict bool) error {
 	for place, m := range in.messages {
 		if m.n > st.claim.tried {
 			return fmt.Errorf("message %d at %+v was never sent", m.n, place)
+		}
+		if st.claim.gone[m.n] {
+			return fmt.Errorf("message %d at %+v was lost in an earlier crash and is there again", m.n, place)
 		}
 	}
 	return nil

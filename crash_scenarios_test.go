@@ -53,6 +53,8 @@ var crashScenarios = []crashScenario{
 	{name: "async group", run: (*crashWork).group, options: async, lively: true},
 	{name: "killed", run: (*crashWork).killed, lively: true},
 	{name: "killed async", run: (*crashWork).killed, options: async},
+	{name: "power cuts", run: (*crashWork).powerCuts},
+	{name: "power cuts async", run: (*crashWork).powerCuts, options: async, lively: true},
 	{name: "stopped cleanly", run: (*crashWork).stopped, options: async},
 	{name: "delayed", run: (*crashWork).delayed, options: threeDelays, deliver: true},
 	{name: "delayed async", run: (*crashWork).delayed, options: func(o *Options) { async(o); threeDelays(o) }, lively: true, deliver: true},
@@ -111,6 +113,26 @@ func (w *crashWork) kill() {
 	w.s.abandon()
 	w.s = nil
 	w.fs = w.wrap(w.mem)
+}
+
+// cut cuts the power: the work goes on with what a crash leaves, and what is
+// lost in it must never come back.
+func (w *crashWork) cut() error {
+	policies := memfs.Policies()
+	policy := policies[w.rng.IntN(len(policies))]
+	left := w.mem.CrashClone(policy, w.rng.Int64())
+	w.kill()
+	w.mem = left
+	w.fs = w.wrap(left)
+	// What is left is seen in a copy: the recovery is part of what is tried.
+	opts := w.opts.with(func(o *Options) { o.FS, o.NoDelivery = left.CrashClone(memfs.KeepAll), true })
+	return withStore(context.Background(), opts, func(s *Store) error {
+		in, err := readAll(s)
+		if err != nil {
+			return err
+		}
+		return w.ledger.lose(in)
+	})
 }
 
 func (w *crashWork) sync() error {
@@ -263,6 +285,37 @@ func (w *crashWork) killed() error {
 			}
 		}
 		w.kill()
+	}
+	if err := w.open(); err != nil {
+		return err
+	}
+	return w.close()
+}
+
+// powerCuts cuts the power now and then, with a tail that is not on the disk.
+func (w *crashWork) powerCuts() error {
+	for range 4 {
+		before := w.ledger.claim()
+		if err := w.open(); err != nil {
+			return err
+		}
+		w.ledger.settle(before) // what recovery finds is on the disk before anything is added
+		if err := w.some(2 + w.rng.IntN(6)); err != nil {
+			return err
+		}
+		if w.rng.IntN(2) == 0 {
+			if err := w.sync(); err != nil {
+				return err
+			}
+		}
+		for range w.rng.IntN(6) { // of one size, as what comes instead of them
+			if err := w.put("TopicTest", 0, message.PropWait, "false"); err != nil {
+				return err
+			}
+		}
+		if err := w.cut(); err != nil {
+			return err
+		}
 	}
 	if err := w.open(); err != nil {
 		return err

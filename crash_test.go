@@ -24,6 +24,9 @@ var (
 	crashSeed   = flag.Int64("crash.seed", 0, "seed of the crash tests; 0: the time")
 )
 
+// crashStatesWanted is what a long run of all scenarios tries at least.
+const crashStatesWanted = 100_000
+
 // crashRun is one run of a scenario: the images that a crash at each of its
 // operations can leave.
 type crashRun struct {
@@ -164,6 +167,7 @@ func (r *crashRun) verify(t *testing.T, count *crashCount, recoveries float64) {
 				if recovery != nil {
 					r.crashRecovery(t, count, rng, &crashImage{recovery, im.now, im.states}, 2)
 				}
+				im.fs, im.states = nil, nil // a run has thousands
 			}
 		})
 	}
@@ -183,8 +187,7 @@ func (r *crashRun) verifyImage(t *testing.T, count *crashCount, im *crashImage, 
 			err = st.holds(in, r.strict(st.policy))
 		}
 		if err != nil {
-			count.violations.Add(1)
-			dir := filepath.Join(t.ArtifactDir(), fmt.Sprintf("%s-%d", r.name, r.seed))
+			dir := filepath.Join(t.ArtifactDir(), fmt.Sprintf("%s-%d-%d", r.name, r.seed, count.violations.Add(1)))
 			if cerr := copyImage(kept, dir); cerr != nil {
 				t.Log(cerr)
 			}
@@ -306,9 +309,11 @@ func TestCrashAtEveryOperation(t *testing.T) {
 		share, rate, recoveries = int64(*crashStates/len(crashScenarios)), 1, 0.003
 	}
 	var total crashCount
+	ran := 0
 	start := time.Now()
 	for i, sc := range crashScenarios {
 		t.Run(sc.name, func(t *testing.T) {
+			ran++
 			var count crashCount
 			for run := int64(0); run == 0 || count.images.Load() < share && !t.Failed(); run++ {
 				r := newCrashRun(sc, seed+int64(i)*1000+run, rate)
@@ -319,7 +324,7 @@ func TestCrashAtEveryOperation(t *testing.T) {
 				if w.s != nil {
 					w.s.abandon()
 				}
-				r.crashBefore(r.mem, faultfs.Call{Name: "nothing: all is done"})
+				r.crashBefore(w.mem, faultfs.Call{Name: "nothing: all is done"})
 				r.verify(t, &count, recoveries)
 			}
 			t.Logf("%d crash states, %d distinct images of them %d from crashed recoveries, %d violations",
@@ -332,6 +337,9 @@ func TestCrashAtEveryOperation(t *testing.T) {
 	}
 	t.Logf("in all %d crash states, %d distinct images opened, of them %d from crashed recoveries, %d violations, %v",
 		total.states.Load(), total.images.Load(), total.recoveries.Load(), total.violations.Load(), time.Since(start).Round(time.Second))
+	if *crashLong && ran == len(crashScenarios) && total.images.Load() < crashStatesWanted {
+		t.Errorf("%d distinct crash states were tried, want %d", total.images.Load(), crashStatesWanted)
+	}
 }
 
 // TestCrashEndsEverything: from the k-th change on every call fails, as it does
@@ -363,7 +371,7 @@ func TestCrashEndsEverything(t *testing.T) {
 				if err != nil && !errors.Is(err, faultfs.ErrCrashed) && !errors.Is(err, ErrReadOnly) && !errors.Is(err, ErrClosed) {
 					t.Errorf("crash at %d: %v", k, err)
 				}
-				r.crashBefore(r.mem, faultfs.Call{Name: "anything"})
+				r.crashBefore(w.mem, faultfs.Call{Name: "anything"})
 				r.verify(t, &count, 0)
 				if t.Failed() || !last.Crashed() {
 					return

@@ -400,7 +400,7 @@ func TestOneCallFails(t *testing.T) {
 				if w.s != nil {
 					_ = w.s.Close()
 				}
-				r.crashBefore(r.mem, faultfs.Call{Name: fmt.Sprintf("the end; call %d failed with: %v", nth, err)})
+				r.crashBefore(w.mem, faultfs.Call{Name: fmt.Sprintf("the end; call %d failed with: %v", nth, err)})
 				r.verify(t, &count, 0)
 				if t.Failed() || !hit {
 					break

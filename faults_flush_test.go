@@ -167,6 +167,46 @@ func TestFault_F4_SlowQueue(t *testing.T) {
 	}
 }
 
+// TestDispatchPositionComesFirst: what is dispatched while a checkpoint syncs
+// the queues is not covered by it, whatever a crash leaves of its units later.
+func TestDispatchPositionComesFirst(t *testing.T) {
+	clock := newClock()
+	mem := memfs.NewCrashable(1)
+	fault := faultfs.New(mem)
+	opts := smallOptions(fault, clock).with(func(o *Options) {
+		o.ConsumeQueueFileSize, o.CheckpointInterval = 10*20, time.Hour
+	})
+	s := mustOpen(t, opts)
+	const before, during = 3, 30 // three files more
+	put := func(n int) {
+		for range n {
+			mustPut(t, s, testMessage("x"))
+		}
+		waitDispatched(t, s)
+	}
+	put(before)
+	rule := fault.Inject(faultfs.Rule{Ops: faultfs.OpSync, Name: testDir + "/consumequeue/*/*/*", Count: 1, Hook: func(faultfs.Call) { put(during) }})
+	must(t, s.Sync(context.Background()))
+	if rule.Hits() != 1 {
+		t.Fatal("no queue was synced")
+	}
+	must(t, s.queues.simple.WriteOut()) // as the next checkpoint begins
+	var left []*memfs.FS
+	for seed := range int64(30) {
+		for _, policy := range memfs.Policies() {
+			left = append(left, mem.CrashClone(policy, seed))
+		}
+	}
+	s.abandon()
+	for _, fs := range left {
+		s := mustOpen(t, opts.with(func(o *Options) { o.FS = fs }))
+		if got := bodies(t, s, "TopicTest", 0, 0); len(got) != before+during {
+			t.Fatalf("%d messages of %d are there", len(got), before+during)
+		}
+		mustClose(t, s)
+	}
+}
+
 func TestFault_F6_OneSlowSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSite(t, inMemory)

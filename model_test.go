@@ -275,6 +275,8 @@ func TestModel(t *testing.T) {
 		m.fs = memfs.NewCrashable(rapid.Int64().Draw(t, "seed"))
 		m.opts = tinyOptions(m.fs, m.clock)
 		m.opts.CommitLogFileSize = rapid.SampledFrom([]int64{2048, 4096, 20_000}).Draw(t, "log file size")
+		m.opts.ConsumeQueueFileSize = rapid.SampledFrom([]int64{60, 200, 2000}).Draw(t, "queue file size")
+		m.opts.IndexEntries = rapid.Int32Range(8, 60).Draw(t, "index entries")
 		m.opts.Flush = rapid.SampledFrom([]FlushMode{FlushSync, FlushAsync}).Draw(t, "flush")
 		m.opts.WriteWithoutMmap = rapid.Bool().Draw(t, "without mmap")
 		m.opts.PropertyCRC = rapid.Bool().Draw(t, "property CRC")

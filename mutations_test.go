@@ -79,7 +79,8 @@ var mutations = []mutation{
 	{
 		name: "a third log file is begun while the first is not flushed", file: "internal/commitlog/append.go",
 		old: "		if l.files.Flushed() < f.Start() {\n", new: "		if false {\n",
-		run: "TestErrBehind", also: "./internal/commitlog",
+		more: []edit{{"internal/mappedfile/roll.go", "		if files := q.Files(); len(files) > 1 && q.Flushed() < last.start {\n", "		if files := q.Files(); false {\n"}},
+		run:  "TestErrBehind", also: "./internal/commitlog",
 	},
 	{
 		name: "the tail is not zeroed", file: "internal/mappedfile/truncate.go",
@@ -88,8 +89,8 @@ var mutations = []mutation{
 	},
 	{
 		name: "the zeroed tail is not synced", file: "internal/mappedfile/truncate.go",
-		old: "			if err := h.Sync(); err != nil {\n				return err\n			}\n		}\n		return nil\n	}()", new: "		}\n		return nil\n	}()",
-		run: "TestCrashAtEveryOperation/^killed",
+		old: "		return h.Sync()\n	}()", new: "		return nil\n	}()",
+		run: "TestTruncateKeepsLength", also: "./internal/mappedfile",
 	},
 	{
 		name: "the checkpoint comes before the log's flush", file: "flush.go",
@@ -104,7 +105,7 @@ var mutations = []mutation{
 	{
 		name: "the dispatch position is taken after the queues' sync", file: "flush.go",
 		old: "	e := checkpoint.Ext{\n", new: "	s.dispatchMu.Lock()\n	at = s.dispatched\n	queueCount, queueHash = s.queues.Fingerprint()\n	s.dispatchMu.Unlock()\n	e := checkpoint.Ext{\n",
-		run: "TestCrashAtEveryOperation/^sync_group$",
+		run: "TestDispatchPositionComesFirst",
 	},
 	{
 		name: "queue files are not synced", file: "internal/consumequeue/run.go",
@@ -253,9 +254,9 @@ func TestMutations(t *testing.T) {
 			must(t, err)
 			must(t, os.WriteFile(overlay, data, 0o600))
 
-			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 			defer cancel()
-			args := []string{"test", "-count=1", "-overlay", overlay, "-run", m.run, "-timeout", "100s"}
+			args := []string{"test", "-count=1", "-overlay", overlay, "-run", m.run, "-timeout", "5m"}
 			if m.also != "" {
 				args = append(args, m.also)
 			} else {
@@ -285,6 +286,8 @@ func failureLines(out string) []string {
 	for l := range strings.Lines(out) {
 		l = strings.TrimSpace(l)
 		switch {
+		case strings.HasPrefix(l, "panic: test timed out"):
+			return nil // a busy machine, perhaps
 		case name == "" && (strings.HasPrefix(l, "--- FAIL") || strings.HasPrefix(l, "panic:")):
 			name = l
 		case name != "" && len(said) < 2 && strings.Contains(l, "_test.go:") && !strings.Contains(l, "-crash.seed="):
