@@ -98,8 +98,10 @@ const dispatchBatch = 256
 // until the store closes (RocketMQ: ReputMessageService). It never skips a
 // record because a write failed: it tries again, and everything behind waits.
 func (s *Store) runDispatcher(ctx context.Context) {
+	var pace dispatchPace
 	for {
-		seen, progressed, err := s.dispatchSome(ctx)
+		seen, n, err := s.dispatchSome(ctx)
+		pace.records += n
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return
@@ -108,11 +110,14 @@ func (s *Store) runDispatcher(ctx context.Context) {
 			if !sleep(ctx, dispatchRetryPause) {
 				return
 			}
-		case progressed:
+		case n > 0:
 			if s.opts.Events.Dispatched != nil {
 				s.opts.Events.Dispatched(message.PhysicalOffset(s.dispatchedTo.Load()))
 			}
 			s.wakeReaders()
+			pace.paused = false
+		case pace.pause(time.Now()):
+			time.Sleep(dispatchPause)
 		default:
 			if err := s.log.WaitConfirmed(ctx, seen); err != nil {
 				return
@@ -121,15 +126,41 @@ func (s *Store) runDispatcher(ctx context.Context) {
 	}
 }
 
-const dispatchRetryPause = 100 * time.Millisecond
+const (
+	dispatchRetryPause = 100 * time.Millisecond
+	dispatchPause      = 200 * time.Microsecond
+	// dispatchBusy is far more than a client does that waits for each message
+	// to come back, in records a second.
+	dispatchBusy = 15_000
+)
+
+// dispatchPace tells when waking the dispatcher for each record would cost more
+// than dispatching it: while there are many, it looks by itself now and then.
+type dispatchPace struct {
+	records int // since then
+	since   time.Time
+	busy    bool // as of the last look at the rate
+	paused  bool // and nothing was there afterwards
+}
+
+// pause reports whether to look again after a short while, rather than to wait
+// for the next record.
+func (p *dispatchPace) pause(now time.Time) bool {
+	if d := now.Sub(p.since); d >= time.Millisecond {
+		p.busy = float64(p.records) >= dispatchBusy*d.Seconds()
+		p.since, p.records = now, 0
+	}
+	p.paused = p.busy && !p.paused
+	return p.paused
+}
 
 // dispatchSome dispatches the next records, if there are any that readers may
-// see, and reports whether it did, and how far readers could see.
-func (s *Store) dispatchSome(ctx context.Context) (limit message.PhysicalOffset, progressed bool, err error) {
+// see, and says how many, and how far readers could see. Records that come from
+// the log count as one.
+func (s *Store) dispatchSome(ctx context.Context) (limit message.PhysicalOffset, n int, err error) {
 	s.dispatchMu.Lock()
 	defer s.dispatchMu.Unlock()
 	limit = s.log.Confirmed() // before peeking: every record below it was pushed or dropped by then
-	start := s.dispatched.to
 	for range dispatchBatch {
 		it := s.ring.peek()
 		switch {
@@ -138,12 +169,13 @@ func (s *Store) dispatchSome(ctx context.Context) (limit message.PhysicalOffset,
 			continue
 		case it != nil && it.physical == s.dispatched.to && it.end() <= limit:
 			if err := s.dispatch(it); err != nil {
-				return limit, s.dispatched.to > start, err
+				return limit, n, err
 			}
 			s.ring.pop()
+			n++
 			continue
 		case s.dispatched.to >= limit:
-			return limit, s.dispatched.to > start, nil
+			return limit, n, nil
 		}
 		// The next record is not in the ring: a blank record lies before it,
 		// or it was dropped.
@@ -153,13 +185,14 @@ func (s *Store) dispatchSome(ctx context.Context) (limit message.PhysicalOffset,
 		}
 		before := s.dispatched.to
 		if err := s.dispatchFromLog(ctx, to); err != nil {
-			return limit, s.dispatched.to > start, err
+			return limit, n, err
 		}
 		if s.dispatched.to == before {
 			break // a record that is not wholly readable yet
 		}
+		n++
 	}
-	return limit, s.dispatched.to > start, nil
+	return limit, n, nil
 }
 
 // errEnough ends a scan.
@@ -214,7 +247,7 @@ func (s *Store) itemOf(v *message.View, it *dispatchItem) {
 	topic := s.intern(v.TopicBytes())
 	it.physical, it.size, it.storeTime = v.PhysicalOffset, v.Size, v.StoreTimestamp
 	it.queueOffset, it.count = v.QueueOffset, message.QueueOffset(max(v.BatchNum(), 1))
-	it.dispatchable = v.SysFlag.Queued()
+	it.dispatchable = v.SysFlag.Queued() && !s.removed.cover(topic, v.PhysicalOffset)
 	it.tags = v.TagsCode(func(level int) int64 {
 		it.delay = s.delayOf(level)
 		return it.delay
@@ -267,13 +300,13 @@ func (s *Store) dispatch(it *dispatchItem) error {
 	if it.delay > 0 { // the unit of a delayed message says when it is due
 		tags = message.TagsCode(it.storeTime + it.delay)
 	}
-	dispatchable := it.dispatchable && !it.queue.removed
+	dispatchable := it.dispatchable && !it.queue.removed.Load()
 	if dispatchable {
 		if err := s.putUnit(it.queue, it.queueOffset, it.count, it, tags); err != nil {
 			return err
 		}
 		for _, l := range it.light {
-			if l.queue.removed || s.recovering && s.lightHolds(l.queue, it) {
+			if l.queue.removed.Load() || s.recovering && s.lightHolds(l.queue, it) {
 				continue
 			}
 			if err := s.putUnit(l.queue, l.offset, 1, it, it.tags); err != nil {

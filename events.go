@@ -10,6 +10,9 @@ type Events struct {
 	// Arrived: a message can be read at this queue and offset. The broker
 	// wakes waiting consumers.
 	Arrived func(Arrival)
+	// Delivered: the delay of a message for topic is over, and it was put there
+	// with a record of size bytes.
+	Delivered func(topic string, size int)
 	// Dispatched: all messages before the offset are in their queues.
 	Dispatched func(upTo message.PhysicalOffset)
 	// Checkpointed: everything before the offset is on stable storage in log,

@@ -176,11 +176,11 @@ func (s *Store) finish() error {
 		return fmt.Errorf("flush the commit log: %w", err)
 	}
 	for end := s.log.End(); s.dispatchedPosition() < end; {
-		_, progressed, err := s.dispatchSome(ctx)
+		_, n, err := s.dispatchSome(ctx)
 		if err != nil {
 			return fmt.Errorf("dispatch the last records: %w", err)
 		}
-		if !progressed {
+		if n == 0 {
 			return fmt.Errorf("dispatch stopped at %d, the log ends at %d", s.dispatchedPosition(), end)
 		}
 	}

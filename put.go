@@ -96,6 +96,9 @@ func (s *Store) put(ctx context.Context, m *message.Message, wait bool) (PutResu
 		return PutResult{}, err
 	}
 	res, err := s.append(p, m)
+	if errors.Is(err, errRetired) {
+		return s.put(ctx, m, wait)
+	}
 	if err != nil {
 		return res, err
 	}
@@ -145,6 +148,9 @@ func (s *Store) PutBatch(ctx context.Context, msgs []*message.Message) (PutResul
 		}
 	}
 	res, err := s.append(p, first)
+	if errors.Is(err, errRetired) {
+		return s.PutBatch(ctx, msgs)
+	}
 	if err != nil {
 		return res, err
 	}
@@ -196,6 +202,9 @@ func checkNames(topic string, queueID int32) error {
 // encoded, so such puts exclude each other.
 func (s *Store) putPrepared(ctx context.Context, m *message.Message, batchTopic bool, names string, wait bool) (PutResult, error) {
 	res, err := s.appendPrepared(m, batchTopic, names)
+	if errors.Is(err, errRetired) {
+		return s.putPrepared(ctx, m, batchTopic, names, wait)
+	}
 	if err != nil {
 		return res, err
 	}
@@ -390,6 +399,9 @@ func (s *Store) append(p *pendingPut, m *message.Message) (PutResult, error) {
 	defer s.gate.RUnlock()
 	if s.closed.Load() {
 		return PutResult{}, ErrClosed
+	}
+	if p.queue.removed.Load() {
+		return PutResult{}, errRetired
 	}
 	at, storeTime, err := s.log.Append(len(p.buf), p)
 	if err != nil {

@@ -131,6 +131,19 @@ func (q *queueSet) All() iter.Seq[*consumequeue.Queue] {
 	}
 }
 
+// Topic yields the queues of one topic.
+func (q *queueSet) Topic(topic string) iter.Seq[*consumequeue.Queue] {
+	return func(yield func(*consumequeue.Queue) bool) {
+		for _, t := range q.tables() {
+			for queue := range t.Topic(topic) {
+				if !yield(queue) {
+					return
+				}
+			}
+		}
+	}
+}
+
 func (q *queueSet) Len() int { return q.simple.Len() + q.batch.Len() }
 
 // Fingerprint sums up which queues there are and where they end.

@@ -17,6 +17,9 @@ import (
 	"github.com/gantrymq/gantry/message"
 )
 
+// timerProps ask for a delay of any length.
+var timerProps = []string{message.PropTimerDelaySec, message.PropTimerDelayMS, message.PropTimerDeliverMS}
+
 // scheduled returns m, or when its DELAY property is a level above 0 a message
 // for the schedule topic, written to space (format: section 16.1).
 func (s *Store) scheduled(m *message.Message, space *message.Message) (*message.Message, error) {
@@ -24,8 +27,12 @@ func (s *Store) scheduled(m *message.Message, space *message.Message) (*message.
 	if err != nil {
 		return nil, illegal(message.PropDelay, "%v", err)
 	}
-	for _, name := range []string{message.PropTimerDelaySec, message.PropTimerDelayMS, message.PropTimerDeliverMS} {
-		if _, ok := m.Properties.Get(name); ok && level <= 0 {
+	timed := false
+	for _, name := range timerProps {
+		if _, ok := m.Properties.Get(name); !ok {
+			continue
+		}
+		if timed = true; level <= 0 {
 			return nil, illegal(name, "asks for a delay of its own length; this store has delay levels only")
 		}
 	}
@@ -33,6 +40,11 @@ func (s *Store) scheduled(m *message.Message, space *message.Message) (*message.
 		return m, nil
 	}
 	*space = *m
+	if timed { // the level wins, and nobody is to take the message for a timer later
+		for _, name := range timerProps {
+			space.Properties = space.Properties.Delete(name)
+		}
+	}
 	if top := s.delays.Max(); level > top {
 		level = top
 		space.Properties = space.Properties.Set(message.PropDelay, strconv.Itoa(level))
@@ -279,14 +291,44 @@ func (d *scheduler) deliver(ctx context.Context, at message.PhysicalOffset) erro
 	if real.Body == nil {
 		real.Body = []byte{}
 	}
-	if _, err := d.s.put(ctx, &real, false); err != nil {
+	res, err := d.s.put(ctx, &real, false)
+	if err != nil {
 		if errors.Is(err, ErrMessageIllegal) || errors.Is(err, ErrPropertiesSizeExceeded) {
 			d.s.reportDamage(fmt.Errorf("delayed message at %d cannot be delivered: %w", at, err))
 			return nil
 		}
 		return err
 	}
+	if d.s.opts.Events.Delivered != nil {
+		d.s.opts.Events.Delivered(topic, res.Size)
+	}
 	return nil
+}
+
+// DelayProgress says how far the messages of one delay level were delivered.
+type DelayProgress struct {
+	Level int
+	Next  message.QueueOffset // the next to deliver, in queue Level-1 of the schedule topic
+	End   message.QueueOffset // of that queue
+}
+
+// Delays returns how far each delay level has come that was ever used, and the
+// version of the offsets as they were last saved.
+func (s *Store) Delays() (levels []DelayProgress, version int64) {
+	d := &s.scheduler
+	d.mu.Lock()
+	for level, next := range d.offsets {
+		levels = append(levels, DelayProgress{Level: level, Next: next})
+	}
+	version = d.version
+	d.mu.Unlock()
+	slices.SortFunc(levels, func(a, b DelayProgress) int { return a.Level - b.Level })
+	for i := range levels {
+		if q := s.queues.Get(message.ScheduleTopic, int32(levels[i].Level-1)); q != nil {
+			levels[i].End = q.Max()
+		}
+	}
+	return levels, version
 }
 
 // pendingFrom returns the position of the oldest message that waits for its

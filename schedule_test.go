@@ -137,8 +137,7 @@ func TestDelayOffsetsBehindDeliveries(t *testing.T) {
 		mustPut(t, s, testMessage(body+strings.Repeat(".", 5000), "DELAY", "1"))
 		clock.add(500 * time.Millisecond)
 	}
-	waitDispatched(t, s)
-	clock.add(500 * time.Millisecond) // the first is due
+	waitDispatched(t, s) // the first is due, the second in 500 ms
 	delivered := func(n message.QueueOffset) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -184,6 +183,25 @@ func (d *scheduler) await(t *testing.T, off message.QueueOffset) {
 			t.Fatalf("the offset is %d, want %d", now, off)
 		}
 		runtime.Gosched()
+	}
+}
+
+// TestDelayLevelWins: a message with both has its level only, as upstream.
+func TestDelayLevelWins(t *testing.T) {
+	s := mustOpen(t, smallOptions(memfs.New(), newClock()))
+	defer mustClose(t, s)
+	res := mustPut(t, s, testMessage("x", "TIMER_DELAY_SEC", "10", "TIMER_DELIVER_MS", "1700000000000", "DELAY", "2", "KEYS", "k"))
+	m, err := s.MessageAt(res.PhysicalOffset)
+	if err != nil || m.Topic != message.ScheduleTopic || m.QueueID != 1 {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	for _, name := range timerProps {
+		if v, ok := m.Properties.Get(name); ok {
+			t.Errorf("%s=%s", name, v)
+		}
+	}
+	if keys, _ := m.Properties.Get("KEYS"); keys != "k" {
+		t.Errorf("keys %q", keys)
 	}
 }
 

@@ -46,8 +46,13 @@ type Store struct {
 	dispatched dispatched
 	scratch    struct{ hashes []int32 }
 	topics     map[string]string // interned topic names
+	removed    removals
 	recovering bool
 	indexedTo  message.PhysicalOffset // while recovering: what the index has already
+
+	// batchTopics are those that had batch queues when the store was opened, and
+	// were not removed since.
+	batchTopics atomic.Pointer[map[string]bool]
 
 	dispatchedTo atomic.Int64 // = dispatched.to
 	readers      broadcast

@@ -19,8 +19,8 @@ type topicQueue struct {
 	queue *consumequeue.Queue
 	ahead unitsAhead
 	// removed: the topic was removed after this came to life; what was put
-	// through it before goes nowhere. Guarded by Store.dispatchMu.
-	removed bool
+	// through it before goes nowhere. Set under Store.dispatchMu and gate.
+	removed atomic.Bool
 }
 
 type queueKey struct {
@@ -32,6 +32,9 @@ type queueKey struct {
 type queueTable struct {
 	mu sync.RWMutex
 	m  map[queueKey]*topicQueue
+	// removing is a topic whose queues are on their way out: entries that come
+	// to life meanwhile are for the next ones.
+	removing string
 }
 
 // topicQueue returns the entry for topic and id. Recovery has dispatched every
@@ -52,7 +55,7 @@ func (s *Store) topicQueue(topic string, id int32) *topicQueue {
 		return q
 	}
 	q = &topicQueue{topic: topic, id: id}
-	if cq := s.queues.Get(topic, id); cq != nil {
+	if cq := s.queues.Get(topic, id); cq != nil && topic != t.removing {
 		q.next.Store(int64(cq.Max()))
 	}
 	t.m[key] = q

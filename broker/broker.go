@@ -31,14 +31,17 @@ type Options struct {
 	// groups and offsets.
 	Dir    string
 	Config Config
-	// Store are the options of the store. StoreHost, IsBatchTopic, FS, Logger
-	// and Events.Arrived are the broker's to set.
+	// Store are the options of the store. StoreHost, FS and Logger are the
+	// broker's to set; IsBatchTopic, Events.Arrived and Events.Delivered are
+	// called beside its own.
 	Store gantry.Options
 
 	// TLS serves TLS and plain connections on the same ports; TLSRequired
 	// closes plain ones.
 	TLS         *tls.Config
 	TLSRequired bool
+	// ClientTLS is how the broker connects to its name servers. nil: plainly.
+	ClientTLS *tls.Config
 	// Proxy and TrustedProxies are those of remoting.ServerOptions.
 	Proxy          remoting.ProxyMode
 	TrustedProxies []netip.Prefix
@@ -66,7 +69,7 @@ type Broker struct {
 	listens   netip.Addr
 	storeHost netip.AddrPort // the same with the host resolved: part of message ids
 
-	store  *gantry.Store
+	store  countedStore
 	topics *metadata.Topics
 	groups *metadata.Groups
 	// offsets are what consumers have committed, filters their SQL92
@@ -237,9 +240,18 @@ func (b *Broker) open(ctx context.Context) (err error) {
 			arrived(a)
 		}
 	}
-	if b.store, err = gantry.Open(ctx, b.opts.Dir, &so); err != nil {
+	delivered := so.Events.Delivered
+	so.Events.Delivered = func(topic string, size int) {
+		b.stats.delivered(topic, size)
+		if delivered != nil {
+			delivered(topic, size)
+		}
+	}
+	store, err := gantry.Open(ctx, b.opts.Dir, &so)
+	if err != nil {
 		return err
 	}
+	b.store = countedStore{store, b.stats}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, b.store.Close())
@@ -313,7 +325,7 @@ func (b *Broker) serverOptions() remoting.ServerOptions {
 	limits.IdleTimeout = b.config().IdleTimeout
 	return remoting.ServerOptions{
 		Options: remoting.Options{
-			Inline: inline, Limits: limits, TLS: b.opts.TLS, Logger: b.log, OnClose: b.connectionClosed,
+			Inline: b.inline, Limits: limits, TLS: b.opts.TLS, Logger: b.log, OnClose: b.connectionClosed,
 		},
 		TLSRequired: b.opts.TLSRequired, Proxy: b.opts.Proxy, TrustedProxies: b.opts.TrustedProxies,
 	}
@@ -359,7 +371,7 @@ func (b *Broker) Addr() string { return b.addr }
 func (b *Broker) ListensOn() netip.Addr { return b.listens }
 
 // Store is the broker's store. It is closed by Shutdown.
-func (b *Broker) Store() *gantry.Store { return b.store }
+func (b *Broker) Store() *gantry.Store { return b.store.Store }
 
 // Failed receives an error when a listener failed for good: the broker serves
 // no new connections on it and is to be shut down.

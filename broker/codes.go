@@ -3,8 +3,10 @@ package broker
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/gantrymq/gantry"
+	"github.com/gantrymq/gantry/message"
 	"github.com/gantrymq/gantry/remoting"
 )
 
@@ -33,6 +35,10 @@ func putResponse(err error) (code int32, remark string, stored bool) {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		// Who waited for the disk went away; the message is in the log.
 		status = gantry.FlushDiskTimeout
+	}
+	if r, ok := errors.AsType[*message.RejectError](err); ok && strings.HasPrefix(r.Field, "TIMER_") {
+		// Not the message's fault: as a broker without timerWheelEnable.
+		return remoting.CodeSystemError, "accurate timer message is not enabled, timerWheelEnable is false: " + err.Error(), false
 	}
 	to := putCodes[status]
 	remark = to.remark

@@ -1,11 +1,32 @@
 package broker
 
-import "github.com/gantrymq/gantry/remoting"
+import (
+	"github.com/gantrymq/gantry"
+	"github.com/gantrymq/gantry/remoting"
+)
 
-// inline are the requests that are answered on the goroutine that reads the
-// connection: they wait for nothing, and the commits of one client take effect
-// in the order in which it sent them.
-var inline = []int32{remoting.ReqUpdateConsumerOffset, remoting.ReqQueryConsumerOffset}
+// inline chooses the requests that are answered on the goroutine that reads the
+// connection since they wait for nothing: the commits of a client, which so take
+// effect in the order in which it sent them, and sends that wait for no sync and
+// make no topic.
+func (b *Broker) inline(cmd *remoting.Command) bool {
+	switch cmd.Code {
+	case remoting.ReqUpdateConsumerOffset, remoting.ReqQueryConsumerOffset:
+		return true
+	case remoting.ReqSendMessage, remoting.ReqSendMessageV2, remoting.ReqSendBatchMessage:
+		if b.opts.Store.Flush != gantry.FlushAsync {
+			return false
+		}
+		topic := remoting.SendTopic(cmd)
+		if isRetryTopic(topic) {
+			return false
+		}
+		_, ok := b.topics.Get(topic)
+		return ok
+	default:
+		return false
+	}
+}
 
 // handlers is the table of all requests that this broker answers. Any other is
 // answered REQUEST_CODE_NOT_SUPPORTED.
@@ -65,6 +86,7 @@ func (b *Broker) handlers() *remoting.Mux {
 	m.Handle(b.groupSubscription, remoting.ReqQuerySubscriptionByConsumer)
 	m.Handle(b.consumeQueue, remoting.ReqQueryConsumeQueue)
 	m.Handle(b.allConsumerOffsets, remoting.ReqGetAllConsumerOffset)
+	m.Handle(b.allDelayOffsets, remoting.ReqGetAllDelayOffset)
 	m.Handle(b.cloneOffsets, remoting.ReqCloneGroupOffset)
 	m.Handle(b.clean, remoting.ReqCleanExpiredConsumeQueue, remoting.ReqCleanUnusedTopic, remoting.ReqDeleteExpiredCommitLog)
 	m.Handle(b.statsData, remoting.ReqViewBrokerStatsData)

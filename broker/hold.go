@@ -152,8 +152,14 @@ func (w *hold) repeat() {
 	if p.conn.Context().Err() != nil {
 		return
 	}
-	if resp := p.again(); resp != nil {
+	resp := p.gone()
+	if resp == nil {
+		resp = p.again()
+	}
+	if resp != nil {
+		p.b.metrics.waited.Store(p.cmd, nil)
 		_ = p.conn.Reply(p.cmd, resp) // it fails when the connection has closed
+		p.b.metrics.waited.Delete(p.cmd)
 	}
 }
 
@@ -193,6 +199,20 @@ func (h *holds) wakeQueue(group, topic string, queueID int32) {
 	for w := range h.queues[queueKey{topic, queueID}] {
 		if w.pull.req.ConsumerGroup == group {
 			h.wakeLocked(w)
+		}
+	}
+}
+
+// wakeTopic repeats whatever waits for a topic.
+func (h *holds) wakeTopic(topic string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.resets.Add(1)
+	for k, waiting := range h.queues {
+		if k.topic == topic {
+			for w := range waiting {
+				h.wakeLocked(w)
+			}
 		}
 	}
 }

@@ -73,10 +73,19 @@ func TestTooManyConnections(t *testing.T) {
 		good = append(good, dialTCP(t, b))
 	}
 	waitFor(t, func() bool { return b.server.Stats().Conns == most })
-	for range 3 * most {
-		if works(dialTCP(t, b)) {
+	before := heapInUse()
+	for range 30 * most {
+		nc, err := net.Dial("tcp", b.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if works(nc) {
 			t.Error("a connection beyond the bound is served")
 		}
+		nc.Close() //nolint:errcheck // refused
+	}
+	if grown := heapInUse() - before; grown > 30*most*1024 {
+		t.Errorf("%d refused connections leave %d KiB", 30*most, grown>>10)
 	}
 	for i, nc := range good {
 		if !works(nc) {
@@ -88,9 +97,18 @@ func TestTooManyConnections(t *testing.T) {
 	if !works(dialTCP(t, b)) {
 		t.Error("there is room, but a new connection is not served")
 	}
-	if n := b.server.Stats().Refused; n < 3*most {
+	if n := b.server.Stats().Refused; n < 30*most {
 		t.Errorf("%d were refused", n)
 	}
+}
+
+// heapInUse is what is reachable, in bytes.
+func heapInUse() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
 
 // TestNeverReads: clients that ask for much and read nothing take a bounded
@@ -245,8 +263,9 @@ var hostileNames = []string{
 var hostileNumbers = []int64{math.MinInt64, math.MinInt32, -1, 0, 1, 1 << 17, math.MaxInt32, 1 << 40, math.MaxInt64 - 100, math.MaxInt64}
 
 // TestHostileFields sends each request that there is with hostile values in each
-// of its fields. It is answered, nothing panics, and nothing appears beside the
-// directories of the store.
+// of its fields. It is answered, nothing panics, nothing appears beside the
+// directories of the store, and no value costs more than 4 MiB on the way: the
+// bound for what follows from a field, whatever it says.
 func TestHostileFields(t *testing.T) {
 	r := startRig(t, func(o *Options) { o.Config.LongPolling, o.Config.ShortPolling = false, time.Millisecond })
 	r.createTopic("T", 2)
@@ -254,6 +273,8 @@ func TestHostileFields(t *testing.T) {
 	p := r.newPeer("c")
 	p.heartbeat("G", "T")
 	sent := 0
+	began := heapInUse()
+	var heap runtime.MemStats
 	for _, code := range r.b.handlers().Codes() {
 		h := remoting.RequestHeader(code)
 		if h == nil {
@@ -273,11 +294,16 @@ func TestHostileFields(t *testing.T) {
 				if code == remoting.ReqEndTransaction && f.Name == "commitOrRollback" && v == "0" {
 					continue // not answered
 				}
+				runtime.ReadMemStats(&heap)
+				before := heap.TotalAlloc
 				ctx, cancel := context.WithTimeout(t.Context(), limit)
 				resp, err := r.invoke(ctx, req)
 				cancel()
 				if err != nil {
 					t.Fatalf("%s, %s=%.80q: %v", remoting.RequestName(code), f.Name, v, err)
+				}
+				if runtime.ReadMemStats(&heap); heap.TotalAlloc-before > 4<<20 {
+					t.Errorf("%s, %s=%.80q took %d KiB", remoting.RequestName(code), f.Name, v, (heap.TotalAlloc-before)>>10)
 				}
 				if strings.Contains(resp.Remark, "internal error") {
 					t.Errorf("%s, %s=%.80q: %v", remoting.RequestName(code), f.Name, v, resp)
@@ -286,7 +312,11 @@ func TestHostileFields(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d requests", sent)
+	grown := heapInUse() - began
+	t.Logf("%d requests, which leave %d KiB", sent, grown>>10)
+	if grown > 32<<20 {
+		t.Errorf("%d requests leave %d MiB", sent, grown>>20)
+	}
 	entries, err := r.b.opts.FS.List("/")
 	if err != nil || len(entries) != 1 {
 		t.Errorf("beside the store: %v, %v", entries, err)

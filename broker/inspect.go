@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 
@@ -132,7 +133,9 @@ func (b *Broker) addConsumeStats(to *remoting.ConsumeStats, group, name string) 
 		first, end := b.queueRange(name, id)
 		// What expired is behind the group: it cannot be consumed any more.
 		at := max(committed[id], int64(first))
-		o := remoting.ConsumeOffset{BrokerOffset: int64(end), ConsumerOffset: at, PullOffset: at}
+		o := remoting.ConsumeOffset{
+			BrokerOffset: int64(end), ConsumerOffset: at, PullOffset: min(max(at, b.stats.pulledUpTo(group, name, id)), max(at, int64(end))),
+		}
 		if last := message.QueueOffset(at - 1); last >= first && last < end {
 			o.LastTimestamp = b.timeAt(name, id, last)
 		}
@@ -285,12 +288,38 @@ func (b *Broker) allConsumerOffsets(context.Context, *remoting.Conn, *remoting.C
 	return bodyResponse(b.offsets.Table()), nil
 }
 
-// clean answers 306, 316 and 329, which ask for cleaning: consume queues and
-// topics need none, and log files whose time has come go now.
+// allDelayOffsets answers 45 GET_ALL_DELAY_OFFSET.
+func (b *Broker) allDelayOffsets(context.Context, *remoting.Conn, *remoting.Command) (*remoting.Command, error) {
+	levels, version := b.store.Delays()
+	body := remoting.DelayOffsets{
+		DataVersion: &remoting.DataVersion{Timestamp: b.now(), Counter: version}, OffsetTable: make(map[int32]int64, len(levels)),
+	}
+	for _, l := range levels {
+		body.OffsetTable[int32(l.Level)] = int64(l.Next)
+	}
+	return bodyResponse(&body), nil
+}
+
+// clean answers 306, 316 and 329, which ask for cleaning: consume queues need
+// none, those of topics that are none any more go, and log files whose time has
+// come go now.
 func (b *Broker) clean(ctx context.Context, _ *remoting.Conn, cmd *remoting.Command) (*remoting.Command, error) {
-	if cmd.Code == remoting.ReqDeleteExpiredCommitLog {
+	switch cmd.Code {
+	case remoting.ReqDeleteExpiredCommitLog:
 		if _, err := b.store.Clean(ctx, gantry.CleanOptions{AnyHour: true}); err != nil {
 			return nil, storeError(err)
+		}
+	case remoting.ReqCleanUnusedTopic:
+		unused := make(map[string]bool)
+		for _, q := range b.store.Queues() {
+			if _, ok := b.topics.Get(q.Topic); !ok && !b.topics.IsSystem(q.Topic) {
+				unused[q.Topic] = true
+			}
+		}
+		for _, topic := range slices.Sorted(maps.Keys(unused)) {
+			if err := b.removeQueues(topic); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return remoting.NewResponse(remoting.CodeSuccess, ""), nil

@@ -90,7 +90,7 @@ func (p *pull) check() (*remoting.Command, error) {
 	}
 	topic, ok := b.topics.Get(h.Topic)
 	if !ok {
-		return nil, remoting.Errorf(remoting.CodeTopicNotExist, "topic[%s] not exist, apply first please! %s", h.Topic, faq)
+		return nil, noTopic(h.Topic)
 	}
 	if topic.Perm&remoting.PermRead == 0 {
 		return forbidden(forbiddenTopic, "the topic["+h.Topic+"] pulling message is forbidden")
@@ -101,6 +101,18 @@ func (p *pull) check() (*remoting.Command, error) {
 	}
 	p.topicSysFlag, p.groupSysFlag = topic.TopicSysFlag, group.GroupSysFlag
 	return p.subscription(group)
+}
+
+// gone is the answer to a pull whose topic was deleted while it waited, or nil.
+func (p *pull) gone() *remoting.Command {
+	if _, ok := p.b.topics.Get(p.req.Topic); ok {
+		return nil
+	}
+	return remoting.Response(noTopic(p.req.Topic))
+}
+
+func noTopic(name string) error {
+	return remoting.Errorf(remoting.CodeTopicNotExist, "topic[%s] not exist, apply first please! %s", name, faq)
 }
 
 // forbidden is the answer to a pull that permissions rule out.
@@ -163,6 +175,7 @@ func (p *pull) look() (resp *remoting.Command, end message.QueueOffset, waits bo
 	if err != nil {
 		return remoting.Response(storeError(err)), 0, false
 	}
+	p.b.stats.pulledTo(h.ConsumerGroup, h.Topic, h.QueueID, int64(got.NextOffset))
 	for _, d := range got.Damaged {
 		p.b.log.Error("message cannot be read", "topic", h.Topic, "queueID", h.QueueID, "err", d)
 	}

@@ -125,9 +125,15 @@ func (b *Broker) runtimeInfo(context.Context, *remoting.Conn, *remoting.Command)
 		"timerReadBehind":                 "0",
 	}
 	table["commitLogDiskRatio_"+filepath.Join(b.opts.Dir, "commitlog")] = ratio
-	for _, day := range []string{"msgGetTotalTodayMorning", "msgGetTotalYesterdayMorning", "msgPutTotalTodayMorning", "msgPutTotalYesterdayMorning"} {
-		table[day] = "0"
+	levels, _ := b.store.Delays()
+	for _, l := range levels {
+		table["scheduleMessageOffset_"+strconv.Itoa(l.Level)] = fmt.Sprintf("%d,%d", l.Next, l.End)
 	}
+	m := &b.stats.mornings
+	m.mu.Lock()
+	table["msgPutTotalTodayMorning"], table["msgPutTotalYesterdayMorning"] = decimal(m.today.puts), decimal(m.yesterday.puts)
+	table["msgGetTotalTodayMorning"], table["msgGetTotalYesterdayMorning"] = decimal(m.today.gets), decimal(m.yesterday.gets)
+	m.mu.Unlock()
 	for _, pool := range []string{"send", "pull", "query", "litePull", "ack"} {
 		table[pool+"ThreadPoolQueueSize"] = "0"
 		table[pool+"ThreadPoolQueueCapacity"] = "10000"

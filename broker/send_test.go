@@ -125,7 +125,7 @@ func TestSendRefused(t *testing.T) {
 		{name: "properties above the bound", change: func(h *remoting.SendMessageRequestV2) { h.Properties = "k\x01" + long }, code: remoting.CodeMessageIllegal, remark: "32k"},
 		{name: "properties above with ours", change: func(h *remoting.SendMessageRequestV2) { h.Properties = "k\x01" + long[3:] }, code: remoting.CodeMessageIllegal, remark: "32k"},
 		{name: "delay that is no number", change: func(h *remoting.SendMessageRequestV2) { h.Properties = "DELAY\x01soon\x02" }, code: remoting.CodeMessageIllegal},
-		{name: "timer", change: func(h *remoting.SendMessageRequestV2) { h.Properties = "TIMER_DELAY_SEC\x013\x02" }, code: remoting.CodeMessageIllegal, remark: "levels only"},
+		{name: "timer", change: func(h *remoting.SendMessageRequestV2) { h.Properties = "TIMER_DELAY_SEC\x013\x02" }, code: remoting.CodeSystemError, remark: "levels only"},
 		{name: "inner batch to an ordinary topic", change: func(h *remoting.SendMessageRequestV2) { h.SysFlag = 0x80 }, code: remoting.CodeMessageIllegal},
 		{name: "read-only topic", change: func(h *remoting.SendMessageRequestV2) { h.Topic = "ReadOnly" }, code: remoting.CodeNoPermission, remark: "the topic[ReadOnly] sending message is forbidden"},
 		{name: "read-only broker", config: map[string]string{"brokerPermission": "4"}, code: remoting.CodeNoPermission, remark: "the broker[127.0.0.1] sending message is forbidden"},
@@ -433,4 +433,37 @@ func fullDisk(t testing.TB, r *rig, mem *memfs.FS, full bool) {
 	}
 	mem.SetUsage(usage)
 	waitFor(t, func() bool { return r.b.store.Stats().DiskFull == full })
+}
+
+// TestInline: the goroutine that reads a connection handles only sends that have
+// nothing to wait for.
+func TestInline(t *testing.T) {
+	for _, flush := range []gantry.FlushMode{gantry.FlushAsync, gantry.FlushSync} {
+		r := startRig(t, func(o *Options) { o.Store.Flush = flush })
+		r.createTopic("T", 1)
+		for _, c := range []struct {
+			code  int32
+			topic string
+			want  bool
+		}{
+			{remoting.ReqSendMessage, "T", true},
+			{remoting.ReqSendMessageV2, "T", true},
+			{remoting.ReqSendBatchMessage, "T", true},
+			{remoting.ReqSendMessageV2, "New", false}, // is made, saved and told to name servers
+			{remoting.ReqSendMessage, "New", false},
+			{remoting.ReqSendMessageV2, "", false},
+			{remoting.ReqSendMessageV2, retryPrefix + "g", false},
+			{remoting.ReqConsumerSendMsgBack, "T", false},
+			{remoting.ReqPullMessage, "T", false},
+		} {
+			v1 := remoting.SendMessageRequest{Topic: c.topic}
+			cmd := remoting.NewRequest(c.code, &remoting.SendMessageRequestV2{SendMessageRequest: v1})
+			if c.code == remoting.ReqSendMessage {
+				cmd = remoting.NewRequest(c.code, &v1)
+			}
+			if got := r.b.inline(cmd); got != (c.want && flush == gantry.FlushAsync) {
+				t.Errorf("flush %v: request %d to %q: %v", flush, c.code, c.topic, got)
+			}
+		}
+	}
 }

@@ -18,17 +18,45 @@ type stats struct {
 
 	puts, gets, missed counter // messages of the whole broker; pulls without one
 	failedPuts         atomic.Int64
+	mornings           mornings
+
+	pulled atomic.Int64 // entries in the pulled of all groups
 
 	mu     sync.RWMutex
 	topics map[string]*topicStats
 	groups map[groupTopic]*groupStats
+	// otherTopics and otherGroups are those beyond maxCounted.
+	otherTopics topicStats
+	otherGroups groupStats
 }
 
 type groupTopic struct{ group, topic string }
 
-type topicStats struct{ puts, bytes counter }
+type topicStats struct {
+	puts, bytes counter
+	in          [kinds]incoming
+	// of transactions: how many ended in which way, and how long it took to
+	// commit them.
+	committed, rolledBack atomic.Int64
+	finish                tally
+}
 
-type groupStats struct{ gets, bytes, sentBack counter }
+type groupStats struct {
+	gets, bytes, sentBack counter
+	dead                  atomic.Int64 // that went to the dead letters
+
+	mu     sync.Mutex
+	gone   bool            // nobody asks any more
+	pulled map[int32]int64 // queue -> the offset up to which messages were given out
+}
+
+// Bounds of what is counted by name, which is the clients' to choose: the samples
+// of a topic or of a group at a topic take some 3 KiB. What comes beyond is
+// counted together, and shown nowhere.
+const (
+	maxCounted = 1 << 14
+	maxPulled  = 1 << 18 // queues with an offset of pulls, of all groups
+)
 
 // counter sums up values. times is how many values there were.
 type counter struct {
@@ -126,6 +154,29 @@ func (c *counter) rates() [3]float64 {
 	return [3]float64{item(m[max(0, len(m)-2):]).TPS, item(m).TPS, item(long).TPS}
 }
 
+// mornings are the sums as they stood when the last days began (upstream:
+// BrokerStats): tools show the messages of today and of yesterday by them.
+type mornings struct {
+	mu               sync.Mutex
+	date             string // of today
+	today, yesterday struct{ puts, gets int64 }
+}
+
+// look notes that a day has begun if it has since the last look.
+func (m *mornings) look(now time.Time, puts, gets int64) {
+	date := now.Format(time.DateOnly)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.date == date {
+		return
+	}
+	if m.date != "" {
+		m.yesterday = m.today
+		m.today.puts, m.today.gets = puts, gets
+	}
+	m.date = date
+}
+
 func newStats(b *Broker) *stats {
 	return &stats{b: b, topics: make(map[string]*topicStats), groups: make(map[groupTopic]*groupStats)}
 }
@@ -140,6 +191,9 @@ func (s *stats) topic(name string) *topicStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t = s.topics[name]; t == nil {
+		if len(s.topics) >= maxCounted {
+			return &s.otherTopics
+		}
 		t = new(topicStats)
 		s.topics[name] = t
 	}
@@ -157,6 +211,9 @@ func (s *stats) group(group, topic string) *groupStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if g = s.groups[k]; g == nil {
+		if len(s.groups) >= maxCounted {
+			return &s.otherGroups
+		}
 		g = new(groupStats)
 		s.groups[k] = g
 	}
@@ -187,6 +244,54 @@ func (s *stats) got(group, topic string, n, size int) {
 	s.gets.add(int64(n))
 }
 
+// pulledTo notes up to which offset a group was given the messages of a queue.
+func (s *stats) pulledTo(group, topic string, queueID int32, next int64) {
+	g := s.group(group, topic)
+	if g == &s.otherGroups {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, ok := g.pulled[queueID]; !ok {
+		if g.gone || s.pulled.Load() >= maxPulled {
+			return
+		}
+		s.pulled.Add(1)
+		if g.pulled == nil {
+			g.pulled = make(map[int32]int64)
+		}
+	}
+	g.pulled[queueID] = next
+}
+
+// pulledUpTo is what pulledTo noted, 0 when nothing was given out since the
+// start.
+func (s *stats) pulledUpTo(group, topic string, queueID int32) int64 {
+	s.mu.RLock()
+	g := s.groups[groupTopic{group, topic}]
+	s.mu.RUnlock()
+	if g == nil {
+		return 0
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.pulled[queueID]
+}
+
+// queuesGone forgets how far the queues of a topic were given out.
+func (s *stats) queuesGone(topic string) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for k, g := range s.groups {
+		if k.topic == topic {
+			g.mu.Lock()
+			s.pulled.Add(-int64(len(g.pulled)))
+			g.pulled = nil
+			g.mu.Unlock()
+		}
+	}
+}
+
 // miss counts a pull that found nothing.
 func (s *stats) miss() { s.missed.add(1) }
 
@@ -210,12 +315,20 @@ func (s *stats) loop(ctx context.Context) {
 
 func (s *stats) sample(n int) {
 	now := s.b.now()
+	s.mornings.look(time.UnixMilli(now), s.puts.sum.Load(), s.gets.sum.Load())
 	s.mu.Lock()
 	maps.DeleteFunc(s.topics, func(name string, _ *topicStats) bool { _, ok := s.b.topics.Get(name); return !ok })
-	maps.DeleteFunc(s.groups, func(k groupTopic, _ *groupStats) bool {
+	maps.DeleteFunc(s.groups, func(k groupTopic, g *groupStats) bool {
 		_, group := s.b.groups.Get(k.group)
 		_, topic := s.b.topics.Get(k.topic)
-		return !group || !topic
+		if group && topic {
+			return false
+		}
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		s.pulled.Add(-int64(len(g.pulled)))
+		g.gone, g.pulled = true, nil
+		return true
 	})
 	counters := []*counter{&s.puts, &s.gets, &s.missed}
 	for _, t := range s.topics {

@@ -1,7 +1,9 @@
 package broker
 
 import (
+	"fmt"
 	"io"
+	"math"
 	"net/http/httptest"
 	"regexp"
 	"strconv"
@@ -144,22 +146,25 @@ func scrape(t testing.TB, b *Broker) map[string]float64 {
 func TestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startRig(t)
-		r.createTopic("T", 1)
+		r.createTopic("T", 2)
 		id := r.send("T", 0, "m").MsgID
 		r.send("T", 0, "m")
+		time.Sleep(2 * time.Second)
+		r.ok(remoting.ReqSendMessageV2, sendHeader("T", 0, "__SHARDINGKEY", "s"), make([]byte, 1024))
+		r.ok(remoting.ReqSendMessageV2, sendHeader("T", 0, "DELAY", "1"), []byte("m"))
 		p := r.newPeer("c")
 		p.heartbeat("CG", "T")
 		p.heartbeat("PG")
 		h := pullHeader("T", 0, 0)
-		h.MaxMsgNums = 1
+		h.MaxMsgNums = 2
 		r.ok(remoting.ReqPullMessage, h, nil)
 		r.commit("CG", "T", 0, 1)
 		r.ok(remoting.ReqConsumerSendMsgBack, sendBack(t, id, "CG", func(h *remoting.SendBackRequest) { h.DelayLevel = -1 }), nil)
 		r.commitTx(r.begin("T", "tx"))
 		r.rollbackTx(r.begin("T", "tx"))
 		r.begin("T", "tx")
-		time.Sleep(3 * time.Second)
-		held := r.later(remoting.ReqPullMessage, holdHeader("T", 0, 3))
+		time.Sleep(6 * time.Second)
+		held := r.later(remoting.ReqPullMessage, holdHeader("T", 1, 0))
 		synctest.Wait()
 
 		// Codes of nobody, and answers of a client with codes of its own.
@@ -173,20 +178,34 @@ func TestMetrics(t *testing.T) {
 		got := scrape(t, r.b)
 		const node = `node_id="broker-a",node_type="broker"`
 		for name, want := range map[string]float64{
-			`rocketmq_messages_in_total{is_system="false",` + node + `,topic="T"}`:                                                      3,
-			`rocketmq_messages_in_total{is_system="true",` + node + `,topic="RMQ_SYS_TRANS_HALF_TOPIC"}`:                                3,
-			`rocketmq_messages_out_total{consumer_group="CG",is_system="false",` + node + `,topic="T"}`:                                 1,
-			`rocketmq_consumer_lag_messages{consumer_group="CG",is_retry="false",is_system="false",` + node + `,topic="T"}`:             2,
-			`rocketmq_consumer_lag_latency_milliseconds{consumer_group="CG",is_retry="false",is_system="false",` + node + `,topic="T"}`: 3000,
-			`rocketmq_send_to_dlq_messages_total{consumer_group="CG",is_system="false",` + node + `,topic="%DLQ%CG"}`:                   1,
-			`rocketmq_half_messages{` + node + `}`:                                                             1,
-			`rocketmq_commit_messages_total{` + node + `}`:                                                     1,
-			`rocketmq_rollback_messages_total{` + node + `}`:                                                   1,
-			`rocketmq_broker_permission{` + node + `}`:                                                         6,
-			`rocketmq_processor_watermark{` + node + `,processor="held"}`:                                      1,
-			`rocketmq_producer_connections{language="go",` + node + `,protocol_type="remoting",version="479"}`: 1,
-			`gantry_store_read_only`:                                                                           0,
-			`gantry_connections`:                                                                               2,
+			`rocketmq_messages_in_total{is_system="false",message_type="normal",` + node + `,topic="T"}`:                                     2,
+			`rocketmq_messages_in_total{is_system="false",message_type="fifo",` + node + `,topic="T"}`:                                       1,
+			`rocketmq_messages_in_total{is_system="false",message_type="transaction",` + node + `,topic="T"}`:                                1,
+			`rocketmq_messages_in_total{is_system="true",message_type="transaction",` + node + `,topic="RMQ_SYS_TRANS_HALF_TOPIC"}`:          3,
+			`rocketmq_messages_in_total{is_system="true",message_type="delay",` + node + `,topic="SCHEDULE_TOPIC_XXXX"}`:                     1,
+			`rocketmq_messages_in_total{is_system="false",message_type="delay",` + node + `,topic="T"}`:                                      1,
+			`rocketmq_message_size_count{is_system="false",message_type="normal",` + node + `,topic="T"}`:                                    2,
+			`rocketmq_message_size_bucket{is_system="false",message_type="fifo",` + node + `,topic="T",le="1024"}`:                           0,
+			`rocketmq_message_size_bucket{is_system="false",message_type="fifo",` + node + `,topic="T",le="4096"}`:                           1,
+			`rocketmq_message_size_bucket{is_system="false",message_type="fifo",` + node + `,topic="T",le="+Inf"}`:                           1,
+			`rocketmq_messages_out_total{consumer_group="CG",is_system="false",` + node + `,topic="T"}`:                                      2,
+			`rocketmq_consumer_lag_messages{consumer_group="CG",is_retry="false",is_system="false",` + node + `,topic="T"}`:                  4,
+			`rocketmq_consumer_inflight_messages{consumer_group="CG",is_retry="false",is_system="false",` + node + `,topic="T"}`:             1,
+			`rocketmq_consumer_ready_messages{consumer_group="CG",is_retry="false",is_system="false",` + node + `,topic="T"}`:                3,
+			`rocketmq_consumer_lag_latency_milliseconds{consumer_group="CG",is_retry="false",is_system="false",` + node + `,topic="T"}`:      8000,
+			`rocketmq_consumer_queueing_latency_milliseconds{consumer_group="CG",is_retry="false",is_system="false",` + node + `,topic="T"}`: 6000,
+			`rocketmq_send_to_dlq_messages_total{consumer_group="CG",is_system="false",` + node + `,topic="T"}`:                              1,
+			`rocketmq_half_messages{` + node + `,topic="T"}`:                                                                                 1,
+			`rocketmq_commit_messages_total{` + node + `,topic="T"}`:                                                                         1,
+			`rocketmq_rollback_messages_total{` + node + `,topic="T"}`:                                                                       1,
+			`rocketmq_finish_message_latency_milliseconds_count{` + node + `,topic="T"}`:                                                     1,
+			`rocketmq_finish_message_latency_milliseconds_bucket{` + node + `,topic="T",le="5"}`:                                             1,
+			`rocketmq_broker_permission{` + node + `}`:                                                                                       6,
+			`rocketmq_processor_watermark{` + node + `,processor="send"}`:                                                                    0,
+			`rocketmq_processor_watermark{` + node + `,processor="held"}`:                                                                    1,
+			`rocketmq_producer_connections{language="go",` + node + `,protocol_type="remoting",version="v5_3_3"}`:                            1,
+			`gantry_store_read_only`: 0,
+			`gantry_connections`:     2,
 		} {
 			if v, ok := got[name]; !ok || v != want {
 				t.Errorf("%s is %v (there: %v), want %v", name, v, ok, want)
@@ -213,8 +232,30 @@ func TestMetrics(t *testing.T) {
 		if n > 30 {
 			t.Errorf("%d kinds of calls", n)
 		}
+		r.send("T", 1, "m")
 		await(t, held)
+		synctest.Wait()
+		const pulls = `rocketmq_rpc_latency_milliseconds_count{is_long_polling="%v",` + node + `,protocol_type="remoting",request_code="pull_message",response_code="success",result="success"}`
+		got = scrape(t, r.b)
+		for _, held := range []bool{false, true} {
+			if n := got[fmt.Sprintf(pulls, held)]; n != 1 {
+				t.Errorf("%v pulls, held %v", n, held)
+			}
+		}
 	})
+}
+
+// TestVersionLabel: the names are upstream's.
+func TestVersionLabel(t *testing.T) {
+	for v, want := range map[int32]string{
+		-1: "v3_0", 0: "v3_0", 45: "v3_0", 46: "v3_1_0_snapshot", 47: "v3_1_0", 62: "v3_1_8_snapshot", 85: "v3_2_9", 86: "v3_3_1_snapshot", 103: "v3_3_9",
+		121: "v3_4_9", 211: "v3_9_9", 232: "v4_1_0_snapshot", 317: "v4_5_2", 333: "v4_6_0", 401: "v4_9_4", 409: "v4_9_8", 493: "v5_4_0", 611: "v5_9_9",
+		612: "higher_version", math.MaxInt32: "higher_version", math.MinInt32: "v3_0",
+	} {
+		if got := versionLabel(v); got != want {
+			t.Errorf("%d: %s, want %s", v, got, want)
+		}
+	}
 }
 
 // TestHealthy: nil, then why not.

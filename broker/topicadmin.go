@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
+	"github.com/gantrymq/gantry"
 	"github.com/gantrymq/gantry/internal/metadata"
+	"github.com/gantrymq/gantry/message"
 	"github.com/gantrymq/gantry/remoting"
 )
 
@@ -65,9 +69,9 @@ func (b *Broker) createTopics(ctx context.Context, _ *remoting.Conn, cmd *remoti
 	return b.changedTopics(ctx, refused)
 }
 
-// deleteTopic answers 215 DELETE_TOPIC_IN_BROKER. The messages stay in the log
-// until they expire; a topic of the same name that is made later goes on with the
-// offsets of this one.
+// deleteTopic answers 215 DELETE_TOPIC_IN_BROKER. The queues go with the topic: one
+// of the same name that is made later begins at offset 0. The messages stay in the
+// log, and are found by id and key, until they expire.
 func (b *Broker) deleteTopic(ctx context.Context, _ *remoting.Conn, cmd *remoting.Command) (*remoting.Command, error) {
 	var h remoting.TopicRequest
 	if err := remoting.DecodeHeader(cmd.Ext, &h); err != nil {
@@ -81,21 +85,67 @@ func (b *Broker) deleteTopic(ctx context.Context, _ *remoting.Conn, cmd *remotin
 		return nil, invalidParameter(err)
 	}
 	b.offsets.DeleteTopic(h.Topic)
+	removed := b.removeQueues(h.Topic)
 	if existed {
 		b.log.Info("topic deleted", "topic", h.Topic)
 	}
-	return b.changedTopics(ctx, b.offsets.Save())
+	return b.changedTopics(ctx, errors.Join(removed, b.offsets.Save()))
 }
 
-// allTopics answers 21 GET_ALL_TOPIC_CONFIG with one page that has them all.
+// removeQueues removes the queues of a topic that is none any more, and has those
+// answered who wait for its messages. A client that goes away does not stop it.
+func (b *Broker) removeQueues(topic string) error {
+	if message.IsLight(topic) { // without configuration
+		return nil
+	}
+	err := b.store.RemoveTopic(context.Background(), topic)
+	b.holds.wakeTopic(topic)
+	b.stats.queuesGone(topic)
+	if err != nil && !errors.Is(err, gantry.ErrMessageIllegal) { // else it is no name of a topic
+		return storeError(err)
+	}
+	return nil
+}
+
+// maxPage is the largest answer with all topics or groups, in bytes. Beyond it,
+// who asks for pages gets them; a frame would have no room for much more.
+const maxPage = 8 << 20
+
+// page returns the part of all that a request for a page means: from the given
+// one on, by name, at most most of them. It begins anew when the request speaks
+// of another version. Java's client ends when one is left, so that comes along.
+func page[T any](all map[string]T, asked string, version remoting.DataVersion, from, most int32) map[string]T {
+	var v remoting.DataVersion
+	if err := remoting.DecodeBody([]byte(asked), &v); err != nil || v != version || from < 0 {
+		from = 0
+	}
+	names := slices.Sorted(maps.Keys(all))
+	names = names[min(int(from), len(names)):]
+	if int(most) < len(names)-1 {
+		names = names[:most]
+	}
+	part := make(map[string]T, len(names))
+	for _, name := range names {
+		part[name] = all[name]
+	}
+	return part
+}
+
+// allTopics answers 21 GET_ALL_TOPIC_CONFIG, with one page that has them all
+// unless that is too long.
 func (b *Broker) allTopics(_ context.Context, _ *remoting.Conn, cmd *remoting.Command) (*remoting.Command, error) {
 	var h remoting.AllTopicConfigRequest
 	if err := remoting.DecodeHeader(cmd.Ext, &h); err != nil {
 		return nil, err
 	}
 	table := b.topics.Table()
+	total := int32(len(table.Topics))
 	resp := bodyResponse(&table)
-	resp.SetHeader(&remoting.AllTopicConfigResponse{TotalTopicNum: int32(len(table.Topics))})
+	if h.MaxTopicNum > 0 && len(resp.Body) > maxPage {
+		table.Topics = page(table.Topics, h.DataVersion, table.DataVersion, h.TopicSeq, h.MaxTopicNum)
+		resp = bodyResponse(&table)
+	}
+	resp.SetHeader(&remoting.AllTopicConfigResponse{TotalTopicNum: total})
 	return resp, nil
 }
 
@@ -143,15 +193,20 @@ func (b *Broker) updateGroups(_ context.Context, _ *remoting.Conn, cmd *remoting
 	return remoting.NewResponse(remoting.CodeSuccess, ""), b.groups.Save()
 }
 
-// allGroups answers 201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG with one page.
+// allGroups answers 201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG, as allTopics does.
 func (b *Broker) allGroups(_ context.Context, _ *remoting.Conn, cmd *remoting.Command) (*remoting.Command, error) {
 	var h remoting.AllGroupConfigRequest
 	if err := remoting.DecodeHeader(cmd.Ext, &h); err != nil {
 		return nil, err
 	}
 	table := b.groups.Table()
+	total := int32(len(table.Groups))
 	resp := bodyResponse(&table)
-	resp.SetHeader(&remoting.AllGroupConfigResponse{TotalGroupNum: int32(len(table.Groups))})
+	if h.MaxGroupNum > 0 && len(resp.Body) > maxPage {
+		table.Groups = page(table.Groups, h.DataVersion, table.DataVersion, h.GroupSeq, h.MaxGroupNum)
+		resp = bodyResponse(&table)
+	}
+	resp.SetHeader(&remoting.AllGroupConfigResponse{TotalGroupNum: total})
 	return resp, nil
 }
 

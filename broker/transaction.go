@@ -61,9 +61,10 @@ type transactions struct {
 	mu      sync.Mutex
 	freed   *sync.Cond // some half is not ending any more; on mu
 	open    map[message.QueueOffset]*half
-	order   []place // of open, sorted; may hold places that are left
-	ops     []op    // those that may be needed, about in order
-	left    []step  // those that a crash of the machine may undo
+	openOf  map[unique.Handle[string]]int // by the topic that they are meant for
+	order   []place                       // of open, sorted; may hold places that are left
+	ops     []op                          // those that may be needed, about in order
+	left    []step                        // those that a crash of the machine may undo
 	halfEnd message.QueueOffset
 	opEnd   message.QueueOffset
 	stats   transactionStats
@@ -85,6 +86,7 @@ type half struct {
 	due      int64                 // ms: to be checked from then on
 	absent   int64                 // ms: since when no producer could be asked; 0: one could
 	group    unique.Handle[string] // of producers
+	topic    unique.Handle[string] // that it is meant for
 	ending   bool                  // somebody has claimed it
 	// restored says that it comes from before the last start, and that nobody
 	// has looked yet whether its commit was applied without the op message.
@@ -113,7 +115,7 @@ func stepBy(from message.QueueOffset, res gantry.PutResult) step {
 }
 
 func newTransactions(b *Broker) *transactions {
-	t := &transactions{b: b, open: make(map[message.QueueOffset]*half)}
+	t := &transactions{b: b, open: make(map[message.QueueOffset]*half), openOf: make(map[unique.Handle[string]]int)}
 	t.freed = sync.NewCond(&t.mu)
 	return t
 }
@@ -149,10 +151,10 @@ func (t *transactions) put(ctx context.Context, m *message.Message) (gantry.PutR
 	if _, _, stored := putResponse(err); !stored {
 		return res, err
 	}
-	h := &half{first: res.QueueOffset, group: groupOf(m)}
+	h := &half{first: res.QueueOffset, group: groupOf(m), topic: meantFor(m)}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.open[h.first] = h
+	t.openLocked(h)
 	t.moveLocked(h, res.QueueOffset, res.PhysicalOffset, t.due(m.Properties, res.StoreTimestamp))
 	t.stats.Halves++
 	return res, err
@@ -161,6 +163,16 @@ func (t *transactions) put(ctx context.Context, m *message.Message) (gantry.PutR
 func groupOf(m *message.Message) unique.Handle[string] {
 	group, _ := m.Properties.Get(message.PropProducerGroup)
 	return unique.Make(group)
+}
+
+func meantFor(m *message.Message) unique.Handle[string] {
+	topic, _ := m.Properties.Get(message.PropRealTopic)
+	return unique.Make(topic)
+}
+
+func (t *transactions) openLocked(h *half) {
+	t.open[h.first] = h
+	t.openOf[h.topic]++
 }
 
 // copyOf puts a claimed half message once more, at the end of its queue. m is
@@ -256,7 +268,8 @@ func (t *transactions) end(ctx context.Context, req *remoting.EndTransactionRequ
 		err = t.commit(ctx, m, h)
 	}
 	if err == nil {
-		t.over(h, commit)
+		t.over(h)
+		t.count(h, commit, t.b.now()-m.BornTimestamp)
 	}
 	t.release(h, err == nil)
 	if err != nil {
@@ -352,7 +365,7 @@ func (t *transactions) applied(ctx context.Context, m *message.Ext, c *message.M
 
 // over notes on disk that a claimed half message is over. When that fails, its
 // producer is asked again after the next start, and the answer changes nothing.
-func (t *transactions) over(h *half, commit bool) {
+func (t *transactions) over(h *half) {
 	t.moving.RLock()
 	defer t.moving.RUnlock()
 	m := &message.Message{
@@ -363,11 +376,6 @@ func (t *transactions) over(h *half, commit bool) {
 	res, err := t.b.store.Put(context.Background(), m)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if commit {
-		t.stats.Committed++
-	} else {
-		t.stats.RolledBack++
-	}
 	if _, _, stored := putResponse(err); !stored {
 		t.b.log.Error("cannot note the end of a transaction", "queueOffset", h.offset, "err", err)
 		return
@@ -464,17 +472,47 @@ func (t *transactions) claim(h *half) bool {
 func (t *transactions) release(h *half, gone bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if h.ending = false; gone {
+	if h.ending = false; gone && t.open[h.first] == h {
 		delete(t.open, h.first)
 		t.javas.forget(h)
+		if t.openOf[h.topic] > 1 {
+			t.openOf[h.topic]--
+		} else {
+			delete(t.openOf, h.topic)
+		}
 	}
 	t.freed.Broadcast()
 }
 
-func (t *transactions) count(n *int64) {
+func (t *transactions) add(n *int64) {
 	t.mu.Lock()
 	*n++
 	t.mu.Unlock()
+}
+
+// count counts a transaction that its producer ended, took ms after its birth.
+func (t *transactions) count(h *half, commit bool, took int64) {
+	of := t.b.stats.topic(h.topic.Value())
+	if !commit {
+		t.add(&t.stats.RolledBack)
+		of.rolledBack.Add(1)
+		return
+	}
+	t.add(&t.stats.Committed)
+	of.committed.Add(1)
+	of.finish.add(max(took, 0)/1000, finishBounds)
+}
+
+// openByTopic returns how many transactions are open, by the topic that they are
+// meant for.
+func (t *transactions) openByTopic() map[string]int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	of := make(map[string]int, len(t.openOf))
+	for topic, n := range t.openOf {
+		of[topic.Value()] = n
+	}
+	return of
 }
 
 // snapshot returns the counters.

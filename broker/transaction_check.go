@@ -105,7 +105,7 @@ func (t *transactions) lost(err error) bool {
 	if !errors.Is(err, gantry.ErrNotFound) && !errors.Is(err, gantry.ErrCorrupt) {
 		return false
 	}
-	t.count(&t.stats.Lost)
+	t.add(&t.stats.Lost)
 	return true
 }
 
@@ -133,13 +133,14 @@ func (t *transactions) check(ctx context.Context, h *half) error {
 	c, err := t.real(&m)
 	if err != nil {
 		gone = true
-		t.count(&t.stats.Lost)
+		t.add(&t.stats.Lost)
 		return err
 	}
 	if h.restored {
 		if t.applied(ctx, &m, c) {
 			gone = true
-			t.over(h, true)
+			t.over(h)
+			t.count(h, true, t.b.now()-m.BornTimestamp)
 			return nil
 		}
 		h.restored = false // whoever commits from now on does it here
@@ -160,7 +161,7 @@ func (t *transactions) check(ctx context.Context, h *half) error {
 	if err != nil {
 		return err
 	}
-	t.count(&t.stats.Checks)
+	t.add(&t.stats.Checks)
 	return t.ask(producer.Conn.(*remoting.Conn), c, &again, res)
 }
 
@@ -207,11 +208,8 @@ func (t *transactions) giveUp(ctx context.Context, m *message.Ext, h *half) (boo
 			return false, err
 		}
 	}
-	t.over(h, false)
-	t.mu.Lock()
-	t.stats.RolledBack--
-	t.stats.GivenUp++
-	t.mu.Unlock()
+	t.over(h)
+	t.add(&t.stats.GivenUp)
 	t.b.log.Warn("transaction given up: its producer never gave an outcome", "topic", topic.TopicName, "checks", checkTimes(m.Properties), "uniqKey", m.Properties.UniqKey())
 	return true, nil
 }

@@ -99,8 +99,8 @@ func (r *restoring) half(m *message.Ext) {
 		return
 	}
 	if h == nil {
-		h = &half{first: first, group: groupOf(&m.Message), restored: true}
-		t.open[first] = h
+		h = &half{first: first, group: groupOf(&m.Message), topic: meantFor(&m.Message), restored: true}
+		t.openLocked(h)
 		if !linked {
 			t.javas.add(key, h)
 		}

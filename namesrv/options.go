@@ -124,7 +124,7 @@ func (o Options) remoting(mux *remoting.Mux) remoting.ServerOptions {
 	return remoting.ServerOptions{
 		Options: remoting.Options{
 			Mux:    mux,
-			Inline: []int32{remoting.ReqGetRouteInfoByTopic},
+			Inline: func(req *remoting.Command) bool { return req.Code == remoting.ReqGetRouteInfoByTopic },
 			Limits: o.Limits,
 			TLS:    o.TLS,
 			Logger: o.Logger,

@@ -173,7 +173,7 @@ func benchmarkEcho(b *testing.B, inline bool, conns, callers int) {
 	}, ReqSendMessageV2)
 	opts := Options{Mux: mux}
 	if inline {
-		opts.Inline = []int32{ReqSendMessageV2}
+		opts.Inline = func(*Command) bool { return true }
 	}
 	s, err := NewServer(ServerOptions{Options: opts})
 	if err != nil {

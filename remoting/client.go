@@ -139,7 +139,7 @@ func (cl *Client) dial(addr string) (*Conn, error) {
 	defer close(dialled)
 	go func() {
 		select {
-		case <-cl.ep.sweep.stop:
+		case <-cl.ep.stop:
 			cancel()
 		case <-dialled:
 		}
@@ -190,7 +190,7 @@ func (cl *Client) Close() error {
 	cl.mu.closed = true
 	cl.mu.Unlock()
 	cl.ep.closeAll(ErrClosed)
-	cl.ep.wg.Wait()
+	cl.ep.wait()
 	return nil
 }
 

@@ -5,8 +5,8 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,11 +37,11 @@ type Options struct {
 	// Mux has the handlers of requests that peers send. nil: all are
 	// answered REQUEST_CODE_NOT_SUPPORTED.
 	Mux *Mux
-	// Inline are the codes whose handlers run on the goroutine that reads
-	// the connection, one after the other. That is cheapest, and answers to
-	// pipelined requests leave in one write; but such a handler must not
-	// wait for anything. nil: none.
-	Inline []int32
+	// Inline chooses the requests whose handlers run on the goroutine that
+	// reads the connection, one after the other. That is cheapest, and
+	// answers to pipelined requests leave in one write; but such a handler
+	// must not wait for anything. nil: none.
+	Inline func(req *Command) bool
 	// Limits bounds memory and time. Zero: the defaults.
 	Limits Limits
 	// TLS is the configuration of TLS. nil: a server closes connections
@@ -65,7 +65,7 @@ type endpoint struct {
 	accept   acceptOptions // of a server
 	limits   Limits
 	log      *slog.Logger
-	handlers map[int32]handlerOf
+	handlers map[int32]Handler
 
 	// start is where times are counted from, clock the time as of the last
 	// look of the sweeper in ns, never 0: exact enough for the timeouts, and
@@ -81,11 +81,13 @@ type endpoint struct {
 	refused     atomic.Uint64
 
 	wg    sync.WaitGroup // connections, their handlers and writers
-	sweep struct {
-		stop chan struct{}
-		once sync.Once
-		done chan struct{}
-	}
+	stop  chan struct{}  // closed by closeAll
+	once  sync.Once      // closes stop
+	swept chan struct{}  // closed when the sweeper has ended
+
+	tasks   chan task // to idle workers
+	idle    atomic.Int32
+	workers sync.WaitGroup
 
 	mu struct {
 		sync.Mutex
@@ -104,24 +106,66 @@ func newEndpoint(opts Options) *endpoint {
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
-	e.handlers = make(map[int32]handlerOf)
 	if opts.Mux != nil {
-		for code, h := range opts.Mux.handlers {
-			e.handlers[code] = handlerOf{h, slices.Contains(opts.Inline, code)}
-		}
+		e.handlers = maps.Clone(opts.Mux.handlers)
+	}
+	if e.opts.Inline == nil {
+		e.opts.Inline = func(*Command) bool { return false }
 	}
 	e.clock.Store(1)
 	e.requests.max = e.limits.MaxRequestTotal
 	e.mu.conns = make(map[*Conn]struct{})
-	e.sweep.stop, e.sweep.done = make(chan struct{}), make(chan struct{})
+	e.stop, e.swept, e.tasks = make(chan struct{}), make(chan struct{}), make(chan task)
 	go e.sweeper()
 	return e
 }
 
-// handlerOf is what a request code is handled by.
-type handlerOf struct {
+// maxIdleWorkers is how many goroutines wait for requests. Their stacks have
+// grown to what handlers need: making one each time took a fifth of the CPU of
+// a send.
+const maxIdleWorkers = 64
+
+// A task is a request whose handler runs beside the reading goroutine.
+type task struct {
+	in     *inbound
 	handle Handler
-	inline bool
+}
+
+// do has a task done, by an idle worker or a new one.
+func (e *endpoint) do(t task) {
+	e.wg.Add(1)
+	select {
+	case e.tasks <- t:
+	default:
+		e.workers.Add(1)
+		go e.work(t)
+	}
+}
+
+// work does tasks until too many others wait for one.
+func (e *endpoint) work(t task) {
+	defer e.workers.Done()
+	for {
+		t.in.conn.run(t.in, t.handle, true)
+		e.wg.Done()
+		t = task{}
+		if e.idle.Add(1) > maxIdleWorkers {
+			e.idle.Add(-1)
+			return
+		}
+		select {
+		case t = <-e.tasks:
+			e.idle.Add(-1)
+		case <-e.stop:
+			return
+		}
+	}
+}
+
+// wait waits, after closeAll, until nothing runs any more.
+func (e *endpoint) wait() {
+	e.wg.Wait()
+	e.workers.Wait()
 }
 
 // now is the time since the endpoint was made.
@@ -171,7 +215,7 @@ const (
 // sweeper closes connections whose time is over. One goroutine that looks at
 // all of them now and then costs far less than deadlines on each read.
 func (e *endpoint) sweeper() {
-	defer close(e.sweep.done)
+	defer close(e.swept)
 	tick := maxSweep
 	for _, d := range []time.Duration{e.limits.IdleTimeout, e.limits.FrameTimeout, e.limits.WriteTimeout, e.limits.HandshakeTimeout} {
 		if d > 0 {
@@ -182,7 +226,7 @@ func (e *endpoint) sweeper() {
 	defer t.Stop()
 	for {
 		select {
-		case <-e.sweep.stop:
+		case <-e.stop:
 			return
 		case <-t.C:
 			now := e.now()
@@ -227,8 +271,8 @@ func (e *endpoint) closeAll(err error) {
 	for _, c := range e.all() {
 		c.shut(err)
 	}
-	e.sweep.once.Do(func() { close(e.sweep.stop) })
-	<-e.sweep.done
+	e.once.Do(func() { close(e.stop) })
+	<-e.swept
 }
 
 // Stats are figures of a server or client at one moment.

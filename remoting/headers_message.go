@@ -68,6 +68,16 @@ func DecodeSendMessage(c *Command) (SendMessageRequest, error) {
 	return h.SendMessageRequest, err
 }
 
+// SendTopic is the topic of a send or reply request, without the rest of it
+// being looked at; "" if there is none.
+func SendTopic(c *Command) string {
+	switch c.Code {
+	case ReqSendMessage, ReqSendReplyMessage:
+		return c.Ext.Value("topic")
+	}
+	return c.Ext.Value("b")
+}
+
 // SendMessageResponse answers 10, 310, 320, 324 and 325 with codes 0, 10, 11
 // and 12.
 type SendMessageResponse struct {

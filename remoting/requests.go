@@ -170,11 +170,10 @@ func (c *Conn) readRequest(h frameHead, in *inbound) (err error) {
 		c.answer(in, notSupported(in.cmd.Code), false)
 	case full:
 		c.answer(in, NewResponse(CodeSystemBusy, "[REJECTREQUEST] too many requests are held"), false)
-	case handler.inline:
-		c.run(in, handler.handle, false)
+	case c.ep.opts.Inline(&in.cmd):
+		c.run(in, handler, false)
 	default:
-		c.ep.wg.Add(1)
-		go c.runAlone(in, handler.handle)
+		c.ep.do(task{in, handler})
 		if !pause && !c.unwritten {
 			return nil
 		}
@@ -211,11 +210,6 @@ func (c *Conn) afterInline() error {
 		c.mu.room.Wait()
 	}
 	return c.mu.err
-}
-
-func (c *Conn) runAlone(in *inbound, h Handler) {
-	defer c.ep.wg.Done()
-	c.run(in, h, true)
 }
 
 // run calls a handler and deals with its result. write says whether this

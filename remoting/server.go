@@ -106,7 +106,7 @@ func (s *Server) Serve(l net.Listener) error {
 		s.ep.log.Warn("accept failed", "listener", l.Addr(), "pause", pause, "err", err)
 		select {
 		case <-time.After(pause):
-		case <-s.ep.sweep.stop:
+		case <-s.ep.stop:
 		}
 	}
 }
@@ -179,7 +179,7 @@ func (s *Server) Close() error {
 	s.stopAccepting()
 	s.ep.closeAll(ErrClosed)
 	s.accepting.Wait()
-	s.ep.wg.Wait()
+	s.ep.wait()
 	return nil
 }
 

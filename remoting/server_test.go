@@ -94,7 +94,7 @@ func newTestServer(t *testing.T, opts ServerOptions) *testServer {
 		gate: make(chan struct{}), held: make(chan *Command, 1<<16), conns: make(chan *Conn, 1<<10), ended: make(chan error, 1<<10),
 	}
 	opts.Mux = s.mux()
-	opts.Inline = []int32{codeOnce}
+	opts.Inline = func(req *Command) bool { return req.Code == codeOnce }
 	opts.OnConnect = func(c *Conn) {
 		select {
 		case s.conns <- c:

@@ -296,13 +296,15 @@ func (t *Table) RemoveTopic(topic string) error {
 			return err
 		}
 		for _, e := range entries {
+			// Without a sync for each: that of the folder above makes all of
+			// it durable.
 			if _, ok := parseQueueID(e.Name); ok && e.IsDir() {
-				if err := t.removeQueueDir(filepath.Join(dir, e.Name)); err != nil {
+				if err := t.removeQueueDir(filepath.Join(dir, e.Name), false); err != nil {
 					return err
 				}
 			}
 		}
-		return t.removeDir(dir)
+		return t.removeDir(dir, true)
 	})
 }
 
@@ -314,7 +316,7 @@ func (t *Table) RemoveQueue(topic string, id int32) error {
 		}
 		return nil
 	}, func(root string) error {
-		return t.removeQueueDir(filepath.Join(root, topic, strconv.FormatInt(int64(id), 10)))
+		return t.removeQueueDir(filepath.Join(root, topic, strconv.FormatInt(int64(id), 10)), true)
 	})
 }
 
@@ -387,9 +389,9 @@ func (q *Queue) kill() {
 	}
 }
 
-// removeQueueDir removes the files of a queue, oldest first so that what a
-// crash leaves still has the largest offset, and its folder.
-func (t *Table) removeQueueDir(dir string) error {
+// removeQueueDir removes the files of a queue and its folder. With durable set,
+// oldest first so that what a crash leaves still has the largest offset.
+func (t *Table) removeQueueDir(dir string, durable bool) error {
 	entries, err := t.opt.FS.List(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -405,14 +407,16 @@ func (t *Table) removeQueueDir(dir string) error {
 			return err
 		}
 	}
-	if err := t.syncDir(dir); err != nil {
-		return err
+	if durable {
+		if err := t.syncDir(dir); err != nil {
+			return err
+		}
 	}
-	return t.removeDir(dir)
+	return t.removeDir(dir, durable)
 }
 
-// removeDir removes a folder unless something is left in it, durably.
-func (t *Table) removeDir(dir string) error {
+// removeDir removes a folder unless something is left in it.
+func (t *Table) removeDir(dir string, durable bool) error {
 	left, err := t.opt.FS.List(dir)
 	if err != nil {
 		return err
@@ -421,7 +425,7 @@ func (t *Table) removeDir(dir string) error {
 		t.opt.Logger.Warn("folder of removed consume queues is not empty", "dir", dir, "first", left[0].Name)
 		return nil
 	}
-	if err := t.opt.FS.Remove(dir); err != nil {
+	if err := t.opt.FS.Remove(dir); err != nil || !durable {
 		return err
 	}
 	return t.syncDir(filepath.Dir(dir))

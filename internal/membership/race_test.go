@@ -159,7 +159,7 @@ func TestOverRemoting(t *testing.T) {
 			n.list = append(n.list, req.Ext.Value("consumerGroup"))
 			return nil, nil
 		}, remoting.ReqNotifyConsumerIDsChanged)
-		cl := remoting.NewClient(remoting.ClientOptions{Options: remoting.Options{Mux: mux, Inline: []int32{remoting.ReqNotifyConsumerIDsChanged}}})
+		cl := remoting.NewClient(remoting.ClientOptions{Options: remoting.Options{Mux: mux, Inline: func(*remoting.Command) bool { return true }}})
 		t.Cleanup(func() { cl.Close() }) //nolint:errcheck // nothing can be lost
 		return cl, n
 	}
