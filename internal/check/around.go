@@ -16,6 +16,7 @@ var knownNames = []string{
 	"commitlog", dirQueue, dirBatch, dirExt, "index", "checkpoint", "abort", "abort.bak", "lock",
 	"timerwheel", "timerlog", "compaction", "config", "epochFileCheckpoint", "epochFileCheckpoint.bak",
 	"brokerIdentity", "brokerIdentity-temp", "transaction", "rocksdbstore", "kvStore", "quarantine",
+	"namesrv", "scrub.json", // of "gantry serve" and of a scrub
 }
 
 // lookAround reads what decides how the rest is judged: the markers of a clean
@@ -68,7 +69,8 @@ func (c *checker) topLevel(s *sink, e vfs.Entry, has func(string) bool) {
 		return
 	case strings.HasPrefix(e.Name, "dledger-"):
 		c.dledger = true
-		s.add(ruleForeign, e.Name, 0, "a DLedger log: the messages are in there, not in commitlog")
+		s.put(ruleForeign, Finding{Severity: Warning, File: e.Name,
+			Meaning: "DLedger's log is not looked into: nothing here says that the messages are sound"}, "a DLedger log: the messages are in there, not in commitlog")
 	case strings.HasPrefix(strings.ToLower(e.Name), "tieredstore"):
 		s.add(ruleForeign, e.Name, 0, "tiered storage")
 	case strings.HasPrefix(e.Name, "timerwheel."):

@@ -17,6 +17,9 @@ import (
 type config struct {
 	topics     map[string]topicConfig
 	haveTopics bool // topics.json could be read
+	// removed are topics whose queues Gantry removed: records before the
+	// position are in none.
+	removed map[string]int64
 }
 
 // topicConfig is what is needed of one topic.
@@ -24,6 +27,9 @@ type topicConfig struct {
 	read, write int32
 	batch       bool
 }
+
+// removedTopics is Gantry's own file.
+const removedTopics = "config/removedTopics.json"
 
 // maxTopics bounds the memory for topics.json.
 const maxTopics = 1_000_000
@@ -113,6 +119,15 @@ func (c *checker) readConfig() error {
 		}
 		return visit, func() { c.config.topics = topics }
 	})
+	c.loadJSON(s, removedTopics, func() (func([]string, jsonValue), func()) {
+		removed := map[string]int64{}
+		visit := func(path []string, v jsonValue) {
+			if len(path) == 2 && path[0] == "removedTopics" && len(removed) < maxTopics {
+				removed[path[1]], _ = v.integer()
+			}
+		}
+		return visit, func() { c.config.removed = removed }
+	})
 	return nil
 }
 
@@ -132,7 +147,7 @@ func (c *checker) checkConfig() error {
 	s := c.movingSink()
 	defer s.flush()
 	dir := filepath.Join(c.dir, "config")
-	done := map[string]bool{"topics.json": true}
+	done := map[string]bool{"topics.json": true, filepath.Base(removedTopics): true}
 	for _, e := range c.list(s, dir) {
 		if e.IsDir() {
 			s.add(ruleForeign, "config/"+e.Name, 0, "a folder in config: settings in RocksDB")

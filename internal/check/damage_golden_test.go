@@ -52,6 +52,10 @@ var goldenDamages = []struct {
 	// Light queues
 	{"unit of a light queue", "5.4.0-lmq", func(d *damager) { d.flip("consumequeue/%LMQ%a/0/"+segmentName(0), 2*unitSize+7) },
 		found{"queue.pointer": fail, "queue.missing": fail, "queue.order": mayBe}, ""},
+	{"light queue under another id", "5.4.0-lmq", func(d *damager) {
+		name := "consumequeue/%LMQ%a/0/" + segmentName(0)
+		d.write("consumequeue/%LMQ%a/1/"+segmentName(0), d.get(name, 0, int(d.size(name))), d.size(name))
+	}, found{"queue.owner": fail}, ""},
 	{"light queue removed", "5.4.0-lmq", func(d *damager) { d.removeAll("consumequeue/%LMQ%a") }, found{}, "queue.missing"},
 
 	// Property CRC

@@ -80,6 +80,10 @@ func (x *expectations) record(v *message.View, p *propScan, t *topic) {
 	if t != nil {
 		q = x.c.queueFor(t, v.QueueID)
 	}
+	removed := int64(v.PhysicalOffset) < x.c.config.removed[string(v.TopicBytes())]
+	if removed && !p.light() {
+		return
+	}
 	if q != nil && q.summed && !x.again && !p.light() {
 		x.sums.add(q.idx, x.c.sums.unit(int64(v.PhysicalOffset), int64(v.QueueOffset), int64(message.HashTags(text(p.tags))), v.Size))
 		return
@@ -102,7 +106,9 @@ func (x *expectations) record(v *message.View, p *propScan, t *topic) {
 	if base, num, ok := v.InnerBatch(); ok {
 		e.slot, e.num = int64(base), num
 	}
-	x.expect(q, v.Topic, v.QueueID, e)
+	if !removed {
+		x.expect(q, v.Topic, v.QueueID, e)
+	}
 	if p.light() {
 		e.tags, e.level, e.num = plain, 0, 1
 		x.light(v, e)
@@ -120,10 +126,7 @@ func (x *expectations) light(v *message.View, e expectation) {
 		if l.Name == "" || repeated(list[:i], l) {
 			continue
 		}
-		id := int32(0)
-		if !message.IsLight(l.Name) {
-			id = v.QueueID
-		}
+		id := lightQueueID(l, v.QueueID)
 		e.slot = int64(l.Offset)
 		e.maybe = !allowed || !message.IsLight(l.Name)
 		var q *queue
@@ -152,6 +155,15 @@ func (x *expectations) expect(q *queue, topic func() string, id int32, e expecta
 	case !e.maybe: // a unit that may be missing makes a difference if it is there
 		x.sums.add(q.idx, x.c.sums.unit(e.phy, e.slot, e.tags, e.size))
 	}
+}
+
+// lightQueueID is the id of a queue that a record names besides its own: 0, but
+// what names an ordinary topic, as brokers of 4.9 allow, means the record's id.
+func lightQueueID(l message.LightQueue, own int32) int32 {
+	if message.IsLight(l.Name) {
+		return 0
+	}
+	return own
 }
 
 func repeated(list []message.LightQueue, l message.LightQueue) bool {

@@ -571,10 +571,13 @@ func (w *queueWalker) verifyUnit(s *sink, file string, off, offset int64, u cons
 	light, err := info.props.LightQueues()
 	if err == nil {
 		for _, lq := range light {
-			if lq.Name != q.topic.name {
+			switch id := lightQueueID(lq, info.QueueID); {
+			case lq.Name != q.topic.name:
 				continue
-			}
-			if int64(lq.Offset) == offset {
+			case q.id != id:
+				s.add(ruleQueueOwner, file, off, "queue offset %d: the record at %d belongs to queue %d of %s, offset %d", offset, phy, id, lq.Name, lq.Offset)
+				return
+			case int64(lq.Offset) == offset:
 				return
 			}
 			s.addAs(ruleQueueOwner, Warning, file, off, "queue offset %d: the record at %d names this queue with offset %d", offset, phy, lq.Offset)

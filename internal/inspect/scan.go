@@ -182,9 +182,9 @@ const jobsAhead = 2
 func (sc *scan) run(ctx context.Context, steps []step) error {
 	sc.done, sc.total = 0, sc.s.cost(steps)
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	var group sync.WaitGroup
 	defer group.Wait()
+	defer cancel() // first: who reads ahead waits for nothing else
 	n := sc.o.Workers * (1 + jobsAhead)
 	free := make(chan *job, n)
 	for range n {

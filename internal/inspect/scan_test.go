@@ -447,3 +447,42 @@ func TestRequired(t *testing.T) {
 		}
 	}
 }
+
+// TestScanStops: a scan that ends early, because enough was found or because
+// what it found cannot be written, ends although much of the log is left.
+func TestScanStops(t *testing.T) {
+	b := newBuilder(t, 1<<20)
+	body := strings.Repeat("x", 256<<10)
+	for range 150 {
+		b.put("T", "", "", body)
+	}
+	s := b.open()
+	full := errors.New("disk full")
+	for _, want := range []error{nil, full} {
+		n := 0
+		_, err := s.Scan(t.Context(), ScanOptions{
+			Format: func(dst []byte, _ *message.View) ([]byte, error) { return append(dst, 'x'), nil },
+			Take: func(f Found) error {
+				if n += len(f.Ends); want == nil {
+					return ErrEnough
+				}
+				return want
+			},
+		})
+		if !errors.Is(err, want) || n == 0 || n == len(b.at) {
+			t.Errorf("%d messages, %v, want %v", n, err, want)
+		}
+	}
+}
+
+// TestOpenDLedger: what is in a DLedger log is not there for a scan, so that no
+// store is opened that would seem to be empty.
+func TestOpenDLedger(t *testing.T) {
+	fsys := memfs.New()
+	if err := fsys.MkdirAll("/s/dledger-n0/data"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(Options{FS: fsys, Dir: "/s"}); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("got %v, want %v", err, errors.ErrUnsupported)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/gantrymq/gantry/internal/tool"
 	"github.com/gantrymq/gantry/internal/vfs"
 )
 
@@ -54,7 +55,7 @@ func Open(o Options) (*Store, error) {
 	if s.fs == nil {
 		s.fs = vfs.OS()
 	}
-	if _, err := s.fs.List(s.dir); err != nil {
+	if err := tool.RefuseDLedger(s.fs, s.dir); err != nil {
 		return nil, err
 	}
 	dirs := append(slices.Clone(o.CommitLogDirs), o.ReadOnlyDirs...)

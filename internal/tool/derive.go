@@ -306,6 +306,9 @@ func (d *derivation) state(topic []byte, id int32, light bool) (*queueState, err
 
 // own puts a record into its own queue.
 func (d *derivation) own(it *logItem) error {
+	if it.phy < d.shape.removed[string(it.topic)] {
+		return nil
+	}
 	q, err := d.state(it.topic, it.queueID, false)
 	if err != nil {
 		return err

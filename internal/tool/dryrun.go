@@ -64,15 +64,43 @@ func (p *Prediction) Changes() bool {
 }
 
 // Predict opens the store in dir for writing, above a file system that keeps all
-// changes in memory, and says what that did. The directory is only read; what
+// changes to itself, and says what that did. The directory is only read; what
 // is predicted is what the same options would do, because it is the same code.
 //
-// Memory: what opening would write, which is little except where queues or index
-// are made anew from the whole log. The error is for what says nothing about
+// What opening would write is in memory as far as it is little, else in a
+// temporary file. The error is for what says nothing about
 // the store: it is held, or not there.
+//
+// With o.Live it may be held, and what is predicted is what opening would do if
+// its holder had crashed at the moment.
 func Predict(ctx context.Context, dir string, o gantry.Options) (p Prediction, err error) {
-	source := o.FS
-	over := &watchFS{FS: overlayfs.New(source), touched: map[string]bool{}}
+	p, err = predict(ctx, dir, o)
+	// Beside a writer, zeros may have been seen in front of a record that came
+	// later, and files go. What is damaged stays so.
+	for tries := 0; o.Live && tries < liveTries && ctx.Err() == nil && (p.Refused != nil || errors.Is(err, fs.ErrNotExist)); tries++ {
+		p, err = predict(ctx, dir, o)
+	}
+	return p, err
+}
+
+// liveTries is how often Predict looks again beside a writer.
+const liveTries = 5
+
+// notHeld is a file system on which nobody has a lock.
+type notHeld struct{ vfs.FS }
+
+// Locked implements vfs.FS.
+func (notHeld) Locked(string) (bool, error) { return false, nil }
+
+func predict(ctx context.Context, dir string, o gantry.Options) (p Prediction, err error) {
+	source, live := o.FS, o.Live
+	lower := overlayfs.New(source)
+	if live {
+		lower = overlayfs.NewSnapshot(notHeld{source}, func(e vfs.Entry) bool {
+			return e.IsRegular() && e.Size == 0 && strings.Trim(e.Name, "0123456789") == "" // a segment in the making
+		})
+	}
+	over := &watchFS{FS: lower, touched: map[string]bool{}}
 	o.FS, o.ReadOnly, o.Live, o.NoCreate = over, false, false, true
 	o.CleanInterval, o.NoDelivery, o.WriteWithoutMmap = -1, true, true
 	s, err := gantry.Open(ctx, dir, &o)
@@ -99,7 +127,7 @@ func Predict(ctx context.Context, dir string, o gantry.Options) (p Prediction, e
 	if err := s.Close(); err != nil {
 		return p, err
 	}
-	c := comparison{before: source, after: over.FS, dir: filepath.Clean(dir), p: &p, ends: ends, end: p.Recovery.EndOffset}
+	c := comparison{before: source, after: over.FS, dir: filepath.Clean(dir), p: &p, ends: ends, end: p.Recovery.EndOffset, live: live}
 	return p, c.run(ctx, over.names(), &o)
 }
 
@@ -161,6 +189,7 @@ type comparison struct {
 	p             *Prediction
 	ends          map[queueName]int64
 	end           message.PhysicalOffset
+	live          bool // what is behind end came later
 	queues        map[queueName]*QueueChange
 }
 
@@ -224,8 +253,15 @@ func (c *comparison) setAside(ctx context.Context, o *gantry.Options) error {
 		return err
 	}
 	defer log.Close()
-	tail, err := log.FindTail(ctx, c.end, commitlog.ScanOptions{Check: message.CheckOptions{BodyCRC: true}})
-	c.p.SetAside = int64(tail.ValidBehind)
+	from := c.end
+	for _, f := range log.Files() {
+		if f.End > c.end {
+			from = max(from, f.Start) // it ends where a file is missing
+			break
+		}
+	}
+	tail, err := log.FindTail(ctx, from, commitlog.ScanOptions{Check: message.CheckOptions{BodyCRC: true}})
+	c.p.SetAside = tail.Records + int64(tail.ValidBehind)
 	return err
 }
 
@@ -281,20 +317,21 @@ func (c *comparison) queueFile(rel, name string, kind consumequeue.Kind, was, is
 			r.f.read(r.p, off)
 		}
 		for i := int64(0); i < k; i += unit {
-			q.compare(kind, x[i:i+unit], y[i:i+unit], c.end)
+			q.compare(kind, x[i:i+unit], y[i:i+unit], c.end, c.live)
 		}
 	}
 	return nil
 }
 
 // compare compares one unit.
-func (q *QueueChange) compare(kind consumequeue.Kind, was, is []byte, end message.PhysicalOffset) {
+func (q *QueueChange) compare(kind consumequeue.Kind, was, is []byte, end message.PhysicalOffset, live bool) {
 	if string(was) == string(is) {
 		return
 	}
 	validWas, phy := validUnit(kind, was)
 	validIs, _ := validUnit(kind, is)
 	switch {
+	case live && validWas && phy >= end:
 	case validWas && validIs:
 		q.Changed++
 	case validWas:
@@ -328,7 +365,7 @@ func (c *comparison) indexFile(rel, name string) {
 		return max(r.Header().Count, 1) - 1
 	}
 	change := IndexChange{rel, count(c.before), count(c.after)}
-	if change.Before != change.After {
+	if change.Before != change.After && !(c.live && change.Before > change.After) {
 		c.p.Index = append(c.p.Index, change)
 	}
 }

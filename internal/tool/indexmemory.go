@@ -3,6 +3,7 @@ package tool
 import (
 	"errors"
 	"io"
+	"sync"
 
 	"github.com/gantrymq/gantry/internal/indexfile"
 	"github.com/gantrymq/gantry/internal/vfs"
@@ -14,7 +15,9 @@ import (
 // Other files pass through.
 type indexMemory struct {
 	vfs.FS
-	head int64 // length of header and slots
+	head  int64 // length of header and slots
+	mu    sync.Mutex
+	spare []byte // of a file that is done, for the next one
 }
 
 // maxIndexHead bounds header and slots in memory: a geometry may have been taken
@@ -30,7 +33,7 @@ func withIndexMemory(fsys vfs.FS, g indexfile.Geometry) vfs.FS {
 	if head > maxIndexHead {
 		return fsys
 	}
-	return &indexMemory{fsys, head}
+	return &indexMemory{FS: fsys, head: head}
 }
 
 // Create implements vfs.FS.
@@ -39,7 +42,7 @@ func (m *indexMemory) Create(name string) (vfs.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &indexInMemory{File: f, size: m.head}, nil
+	return &indexInMemory{File: f, of: m, size: m.head}, nil
 }
 
 // indexInMemory is a new index file. The index has one user for the mapping and
@@ -47,6 +50,7 @@ func (m *indexMemory) Create(name string) (vfs.File, error) {
 // holds its lock.
 type indexInMemory struct {
 	vfs.File
+	of   *indexMemory
 	size int64 // of head
 	head []byte
 	// Entries that are not written yet, from position at on.
@@ -56,7 +60,14 @@ type indexInMemory struct {
 
 // Map implements vfs.File. The file holds nothing but zeros then.
 func (f *indexInMemory) Map(bool) (vfs.Mapping, error) {
-	f.head = make([]byte, f.size)
+	f.of.mu.Lock()
+	f.head, f.of.spare = f.of.spare, nil
+	f.of.mu.Unlock()
+	if f.head == nil {
+		f.head = make([]byte, f.size)
+	} else {
+		clear(f.head)
+	}
 	f.tail, f.at = make([]byte, 0, copyChunk), f.size
 	return indexMapping{f}, nil
 }
@@ -133,6 +144,9 @@ func (m indexMapping) WriteAt(p []byte, off int64) (int, error) {
 func (m indexMapping) Unmap() error {
 	err := m.f.writeOut()
 	if err == nil {
+		m.f.of.mu.Lock()
+		m.f.of.spare = m.f.head
+		m.f.of.mu.Unlock()
 		m.f.head, m.f.tail = nil, nil
 	}
 	return err

@@ -79,9 +79,9 @@ func (b *logBatch) view(it *logItem) (message.View, error) {
 // A record that is not valid ends the scan: it is in stopped, not an error.
 func (s *logScan) run(ctx context.Context, take func(*logBatch) error) error {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	var group sync.WaitGroup
 	defer group.Wait()
+	defer cancel() // first: who reads ahead waits for nothing else
 	free := make(chan *logBatch, scanAhead)
 	for range scanAhead {
 		free <- &logBatch{}

@@ -2,9 +2,12 @@ package tool
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/gantrymq/gantry/internal/vfs"
 	"github.com/gantrymq/gantry/internal/vfs/memfs"
 	"github.com/gantrymq/gantry/message"
 )
@@ -64,4 +67,56 @@ func FuzzLogScan(f *testing.F) {
 			t.Fatalf("the records end at %d, the log at %d: %v", next, s.end, s.stopped)
 		}
 	})
+}
+
+// TestLogScanStops: reading ends when a batch cannot be dealt with, and at a
+// damaged record, although much of the log is left.
+func TestLogScanStops(t *testing.T) {
+	const fileSize = 4 << 20
+	fsys := memfs.New()
+	var parts []logPart
+	enc := message.Encoder{}
+	body := []byte(strings.Repeat("b", 100<<10))
+	for start := int64(0); start < 16*fileSize; start += fileSize {
+		var p []byte
+		for {
+			rec, err := enc.Append(nil, &message.Message{Topic: "Topic", Body: body})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rest := fileSize - len(p); len(rec)+message.BlankSize > rest {
+				p = message.AppendBlank(p, int32(rest))
+				break
+			}
+			message.Patch(rec, 0, message.PhysicalOffset(start+int64(len(p))), 1_700_000_000_000)
+			p = append(p, rec...)
+		}
+		name := fmt.Sprint("/", start)
+		f, err := fsys.Create(name)
+		if err == nil {
+			_, err = f.WriteAt(p, 0)
+		}
+		if err == nil {
+			err = errors.Join(f.Truncate(fileSize), f.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts = append(parts, logPart{name, start})
+	}
+	s := logScan{fs: fsys, parts: parts, fileSize: fileSize}
+	full := errors.New("disk full")
+	if err := s.run(t.Context(), func(*logBatch) error { return full }); !errors.Is(err, full) {
+		t.Errorf("got %v, want %v", err, full)
+	}
+	f, err := fsys.Open("/0", vfs.ReadWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte("damage"), 1000); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.run(t.Context(), func(*logBatch) error { return nil }); err != nil || s.stopped == nil || s.end != 0 {
+		t.Errorf("the records end at %d, %v, %v", s.end, s.stopped, err)
+	}
 }

@@ -160,8 +160,8 @@ func removeAll(fsys vfs.FS, name string) error {
 	return nil
 }
 
-// refuseDLedger fails for a store whose log is not in commitlog files.
-func refuseDLedger(fsys vfs.FS, dir string) error {
+// RefuseDLedger fails for a store whose log is not in commitlog files.
+func RefuseDLedger(fsys vfs.FS, dir string) error {
 	entries, err := fsys.List(dir)
 	if err != nil {
 		return err

@@ -73,7 +73,7 @@ func Rebuild(ctx context.Context, o RebuildOptions) (sum RebuildSummary, err err
 	if err := refuseHeld(r.fs, r.dir); err != nil {
 		return sum, err
 	}
-	if err := refuseDLedger(r.fs, r.dir); err != nil {
+	if err := RefuseDLedger(r.fs, r.dir); err != nil {
 		return sum, err
 	}
 	if o.Out == "" {

@@ -84,7 +84,7 @@ func Repair(ctx context.Context, o RepairOptions) (sum RepairSummary, err error)
 	if err := refuseHeld(r.fs, r.dir); err != nil {
 		return sum, err
 	}
-	if err := refuseDLedger(r.fs, r.dir); err != nil {
+	if err := RefuseDLedger(r.fs, r.dir); err != nil {
 		return sum, err
 	}
 	if r.out, err = makeNewDir(r.fs, r.dir, o.Out); err != nil {
@@ -392,11 +392,11 @@ func recordKeys(v *message.View) (keys []string) {
 // copied are the names at the top of a store that a repair copies as they are.
 var copied = []string{
 	"config", "timerwheel", "timerlog", "compaction", "epochFileCheckpoint", "epochFileCheckpoint.bak",
-	"brokerIdentity", "brokerIdentity-temp", "transaction", "rocksdbstore", "kvStore",
+	"brokerIdentity", "brokerIdentity-temp", "transaction", "rocksdbstore", "kvStore", "namesrv",
 }
 
 // remade are those that it makes anew, or that say nothing about a copy.
-var remade = []string{"commitlog", "consumequeue", "batchconsumequeue", queueExtDir, "index", "checkpoint", "abort", "abort.bak", "lock"}
+var remade = []string{"commitlog", "consumequeue", "batchconsumequeue", queueExtDir, "index", "checkpoint", "abort", "abort.bak", "lock", "scrub.json"}
 
 // copyRest copies everything else that belongs to a store.
 func (r *repairer) copyRest(ctx context.Context) error {

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +17,7 @@ import (
 	"github.com/gantrymq/gantry/internal/base"
 	"github.com/gantrymq/gantry/internal/check"
 	"github.com/gantrymq/gantry/internal/golden"
+	"github.com/gantrymq/gantry/internal/mappedfile"
 	"github.com/gantrymq/gantry/internal/vfs"
 	"github.com/gantrymq/gantry/internal/vfs/faultfs"
 	"github.com/gantrymq/gantry/internal/vfs/memfs"
@@ -311,5 +314,57 @@ func TestHalfMessages(t *testing.T) {
 	}
 	if found, _ := d.verify("/n", func(f check.Finding) { t.Log(f) }); found["log.prepared"] > check.Info {
 		t.Error("commit records point nowhere")
+	}
+}
+
+// TestRepairRest: what a server keeps beside its store comes along, what says
+// nothing about a copy does not, and what is foreign is left out and named.
+func TestRepairRest(t *testing.T) {
+	b := loadBase(t, "5.4.0-lmq")
+	d := b.damager(t)
+	for _, name := range []string{"namesrv/kvConfig.json", "config/topics.json.bak", "scrub.json", "notes.txt"} {
+		d.must(d.fs.MkdirAll(d.path(path.Dir(name))))
+		if _, err := d.fs.Stat(d.path(name)); err == nil {
+			d.must(d.fs.Remove(d.path(name)))
+		}
+		d.write(name, []byte("{}"))
+	}
+	var left []string
+	_, err := Repair(t.Context(), RepairOptions{Dir: "/s", Out: "/n", Store: d.options(), Event: func(e Event) { left = append(left, e.Type+" "+e.File) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"leftOut notes.txt"}; !slices.Equal(left, want) {
+		t.Errorf("told of %q, want %q", left, want)
+	}
+	for name, want := range map[string]bool{"namesrv/kvConfig.json": true, "config/topics.json.bak": true, "scrub.json": false, "notes.txt": false} {
+		if _, err := d.fs.Stat("/n/" + name); (err == nil) != want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestPredictMissingFile: where a file of the log is missing, the dry run counts
+// the records behind it, which opening would set aside.
+func TestPredictMissingFile(t *testing.T) {
+	b := loadBase(t, "5.4.0-basic-clean")
+	d := b.damager(t)
+	l := d.log()
+	start, _ := mappedfile.ParseFileName(filepath.Base(l[2]))
+	d.remove(l[1])
+	want := int64(0)
+	for i := range b.m.Messages {
+		if int64(b.m.Messages[i].PhysicalOffset) >= start {
+			want++
+		}
+	}
+	o := d.options()
+	o.Damage = gantry.QuarantineDamage
+	p, err := Predict(t.Context(), "/s", o)
+	if err != nil || p.Refused != nil {
+		t.Fatal(err, p.Refused)
+	}
+	if p.SetAside != want {
+		t.Errorf("%d records would be set aside, want %d", p.SetAside, want)
 	}
 }

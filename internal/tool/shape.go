@@ -24,6 +24,9 @@ type storeShape struct {
 	tags                          bool               // tags are indexed
 	delays                        message.DelayLevels
 	isBatch                       func(topic string) bool
+	// removed are topics whose queues were removed: records before the position
+	// are in none.
+	removed map[string]int64
 }
 
 // shapeOf finds out the shape of the store in dir. What o says beats the files.
@@ -63,6 +66,10 @@ func shapeOf(fsys vfs.FS, dir string, o *gantry.Options, old *oldQueues) (storeS
 		})
 		s.isBatch = func(topic string) bool { return batch[topic] }
 	}
+	type removed struct {
+		Topics map[string]int64 `json:"removedTopics"`
+	}
+	_, _, _ = javajson.Load(fsys, filepath.Join(dir, "config", "removedTopics.json"), func(r removed) { s.removed = r.Topics })
 	files, err := indexFiles(fsys, dir)
 	if err != nil {
 		return s, err
