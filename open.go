@@ -14,7 +14,7 @@ import (
 	"github.com/gantrymq/gantry/internal/commitlog"
 	"github.com/gantrymq/gantry/internal/indexfile"
 	"github.com/gantrymq/gantry/internal/javajson"
-
+	"github.com/gantrymq/gantry/internal/vfs"
 	"github.com/gantrymq/gantry/internal/vfs/overlayfs"
 	"github.com/gantrymq/gantry/message"
 )
@@ -38,6 +38,23 @@ func Open(ctx context.Context, dir string, opts *Options) (*Store, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("open store %s: %w", dir, err)
 	}
+	s, err := openStore(ctx, dir, opts)
+	// Beside a broker old files go while they are read.
+	for tries := 0; opts.Live && errors.Is(err, fs.ErrNotExist) && tries < liveTries && ctx.Err() == nil; tries++ {
+		s, err = openStore(ctx, dir, opts)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open store %s: %w", dir, err)
+	}
+	s.loadScrub()
+	s.start()
+	return s, nil
+}
+
+// liveTries is how often opening beside a broker begins again.
+const liveTries = 10
+
+func openStore(ctx context.Context, dir string, opts *Options) (*Store, error) {
 	s := &Store{
 		dir:    dir,
 		opts:   opts.withDefaults(dir),
@@ -48,12 +65,7 @@ func Open(ctx context.Context, dir string, opts *Options) (*Store, error) {
 	s.fs = s.opts.FS
 	s.delays, _ = message.ParseDelayLevels(s.opts.DelayLevels) // validated
 	s.encoder = message.Encoder{PropertyCRC: s.opts.PropertyCRC, MaxMessageSize: s.opts.MaxMessageSize, LongTopics: s.opts.LongTopics}
-	if err := s.open(ctx); err != nil {
-		return nil, fmt.Errorf("open store %s: %w", dir, err)
-	}
-	s.loadScrub()
-	s.start()
-	return s, nil
+	return s, s.open(ctx)
 }
 
 func (s *Store) open(ctx context.Context) (err error) {
@@ -105,7 +117,11 @@ func (s *Store) enter() (undo func(), err error) {
 				return undo, fmt.Errorf("%s is held; stop the broker that uses the store, or read beside it: %w", lockName, ErrLocked)
 			}
 		}
-		s.fs = overlayfs.New(s.fs)
+		if s.fs = overlayfs.New(s.fs); s.opts.Live {
+			s.fs = overlayfs.NewSnapshot(s.opts.FS, func(e vfs.Entry) bool {
+				return e.IsRegular() && e.Size == 0 && strings.Trim(e.Name, "0123456789") == "" // a segment in the making
+			})
+		}
 		return undo, nil
 	}
 	if missing {
@@ -226,7 +242,8 @@ func (s *Store) batchTopicsOnDisk() (func(string) bool, error) {
 	if cause = errors.Join(cause, err); cause != nil {
 		s.warn("topic configuration, read from %q: %v", used, cause)
 	}
-	return func(topic string) bool { return batch[topic] }, nil
+	s.batchTopics.Store(&batch)
+	return func(topic string) bool { return (*s.batchTopics.Load())[topic] }, nil
 }
 
 // warn notes something that opening lived with.

@@ -176,7 +176,7 @@ type Options struct {
 	// (see ErrQueuesWithoutLog) and removes the queues.
 	AllowEmptyLog bool
 	// ReadOnly opens without changing anything in the directory: what recovery
-	// would write stays in memory. Puts are refused. It fails with ErrLocked
+	// would write stays in memory, or in a temporary file when it is much. Puts are refused. It fails with ErrLocked
 	// when another process holds the store. Damage in the middle of the log is
 	// a warning, and what is intact behind it is shown.
 	ReadOnly bool

@@ -42,6 +42,9 @@ func (s *Store) recover(ctx context.Context) error {
 		Check:    s.recoveryCheck(),
 		Progress: func(done, total int64) { s.opts.Progress(Progress{"checking the commit log", done, total, "bytes"}) },
 	})
+	if err == nil && s.opts.Live {
+		err = s.settleTail(ctx, &tail)
+	}
 	if err != nil {
 		return err
 	}
@@ -122,6 +125,9 @@ func (s *Store) recover(ctx context.Context) error {
 			return fmt.Errorf("trim consume queues: %w", err)
 		}
 	}
+	if err := s.recoverRemovals(&plan, tail.End); err != nil {
+		return err
+	}
 	from, err := s.openIndex(ctx, plan.ext, plan.replayFrom, tail.End)
 	if err != nil {
 		return err
@@ -138,6 +144,38 @@ func (s *Store) recover(ctx context.Context) error {
 	}
 	s.reportRecovery()
 	return s.writeCheckpoint(ctx, false)
+}
+
+// settleTail looks again at what seems damaged to a look beside a broker. That
+// appends while the log is read: zeros that were seen may be in front of records
+// that came a moment later. All in front of a record that can be seen was
+// written before it, so damage is only what does not go away.
+func (s *Store) settleTail(ctx context.Context, tail *commitlog.Tail) error {
+	for tail.ValidBehind > 0 || tail.Partial {
+		from := tail.End
+		if tail.Last >= 0 {
+			from = tail.Last
+		}
+		again, err := s.log.FindTail(ctx, from, commitlog.ScanOptions{Check: s.recoveryCheck()})
+		if err != nil || again.End == tail.End {
+			return err
+		}
+		seen := tail.LastBehind
+		if tail.Last >= 0 {
+			again.Records--
+		}
+		again.Records += tail.Records
+		again.Disorder += tail.Disorder
+		if tail.Disorder > 0 {
+			again.FirstDisorder = tail.FirstDisorder
+		}
+		if *tail = again; tail.End > seen && seen >= 0 {
+			break // all that was there
+		}
+	}
+	tail.ValidBehind, tail.FirstBehind, tail.LastBehind, tail.Partial = 0, -1, -1, false
+	tail.DataEnd, tail.Reason = tail.End, nil // what is behind it is being written
+	return nil
 }
 
 // recoveryCheck says what is verified of each record.
@@ -350,7 +388,7 @@ func (s *Store) replay(ctx context.Context, from message.PhysicalOffset, tail co
 	}
 	for from < tail.End {
 		var failed error
-		end, err := s.log.Scan(ctx, from, tail.End, commitlog.ScanOptions{
+		end, err := s.log.ScanAhead(ctx, from, tail.End, commitlog.ScanOptions{
 			Progress: func(done, total int64) { s.opts.Progress(Progress{"replaying", done, total, "bytes"}) },
 		}, func(v *message.View) error {
 			s.recovery.Replayed++

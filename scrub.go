@@ -144,6 +144,7 @@ type scrubPass struct {
 	began  time.Time
 	read   int64 // bytes
 	unpaid int64 // of them, not yet made up for by a pause
+	told   int64 // findings that are noted in the file
 	index  scrubIndex
 	queues map[queueKey]*scrubQueue
 	hashes []int32
@@ -221,8 +222,22 @@ func (p *scrubPass) run() error {
 			return err
 		}
 		at = end
+		p.tell()
 	}
 	return p.scanIndexes()
+}
+
+// tell leaves what was found so far where it can be seen from outside: the end
+// of the pass may be hours away.
+func (p *scrubPass) tell() {
+	state := p.s.scrubbing.now()
+	if state.Findings == p.told {
+		return
+	}
+	p.told = state.Findings
+	if err := p.s.saveScrub(state); err != nil {
+		p.s.opts.Logger.Warn("scrub", "err", err)
+	}
 }
 
 // closedFile returns the end of the file that at begins, if the file is

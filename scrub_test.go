@@ -218,6 +218,28 @@ func TestScrubByItself(t *testing.T) {
 	})
 }
 
+// TestScrubIsToldEarly: what a pass finds can be seen from outside before the
+// pass is complete, also when it never will be.
+func TestScrubIsToldEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s := scrubSite(t, inMemory)
+		c.unchecked = true
+		c.patchLog(c.acked[10].physical+90, []byte{0xFF})
+		c.stop(s, stopClean)
+		c.opts.ScrubRate, c.opts.ScrubInterval = 5_000, time.Hour // some 30 s for a pass, 4 for a log file
+		s = c.open()
+		time.Sleep(10 * time.Second) // of the bubble
+		synctest.Wait()
+		mustClose(t, s)
+		s = mustOpenAt(t, c, func(o *Options) { o.ReadOnly = true })
+		info, err := s.Info()
+		if err != nil || info.Scrub.Completed != 0 || info.Scrub.Started == 0 || info.Scrub.Findings == 0 || info.Scrub.LastFinding == "" {
+			t.Errorf("info read-only: %+v, %v", info.Scrub, err)
+		}
+		mustClose(t, s)
+	})
+}
+
 func mustOpenAt(t testing.TB, c *site, change func(*Options)) *Store {
 	t.Helper()
 	s, err := Open(context.Background(), c.dir, c.options().with(change))

@@ -37,6 +37,18 @@ func (osFS) Create(name string) (File, error) {
 	return newOSFile(f, name, true), nil
 }
 
+// TempFile makes a file in the folder for temporary files. Where the system
+// allows it, it has no name: closing it, or the end of the process, frees its
+// space. Elsewhere the name stays.
+func TempFile() (File, error) {
+	f, err := os.CreateTemp("", "gantry-*")
+	if err != nil {
+		return nil, diskFull(err)
+	}
+	_ = os.Remove(f.Name())
+	return newOSFile(f, f.Name(), true), nil
+}
+
 func (osFS) Open(name string, mode Mode) (File, error) {
 	flag := os.O_RDONLY
 	if mode == ReadWrite {

@@ -18,15 +18,13 @@ const pageSize = 4096
 
 type page [pageSize]byte
 
-// zeroPage stands for every page that was overwritten with zeros. It must not
-// be changed.
-var zeroPage = &page{}
+var zeroPage page
 
 // content is what is in a file: the pages of the overlay, then, up to limit,
 // the bytes of the base, then zeros. FS.mu guards it.
 type content struct {
 	size  int64
-	pages map[int64]*page
+	pages map[int64]pageRef
 	// order has the keys of pages, sorted; nil when it must be made again.
 	order []int64
 	// limit is how much of the base's file still counts: less than its size
@@ -61,20 +59,22 @@ func (f *FS) acquireLocked(n *node) error {
 }
 
 // readLocked fills p, which lies inside the file.
-func (c *content) readLocked(p []byte, off int64) error {
+func (f *FS) readLocked(c *content, p []byte, off int64) error {
 	for len(p) > 0 {
 		idx, in := off/pageSize, off%pageSize
 		n := min(int64(len(p)), pageSize-in)
-		if pg := c.pages[idx]; pg != nil {
-			copy(p[:n], pg[in:])
+		var err error
+		if ref := c.pages[idx]; ref != 0 {
+			err = f.pages.read(p[:n], ref, in)
 		} else {
 			// As many pages of the base as possible at once.
-			for n < int64(len(p)) && c.pages[(off+n)/pageSize] == nil {
+			for n < int64(len(p)) && c.pages[(off+n)/pageSize] == 0 {
 				n += min(int64(len(p))-n, pageSize)
 			}
-			if err := c.readBelow(p[:n], off); err != nil {
-				return err
-			}
+			err = c.readBelow(p[:n], off)
+		}
+		if err != nil {
+			return err
 		}
 		p, off = p[n:], off+n
 	}
@@ -97,18 +97,19 @@ func (c *content) readBelow(p []byte, off int64) error {
 }
 
 // writeLocked copies p into pages of the overlay.
-func (c *content) writeLocked(p []byte, off int64) (n int, err error) {
+func (f *FS) writeLocked(c *content, p []byte, off int64) (n int, err error) {
 	for n < len(p) {
 		idx, in := (off+int64(n))/pageSize, (off+int64(n))%pageSize
 		chunk := p[n:min(len(p), n+int(pageSize-in))]
 		if len(chunk) == pageSize && isZero(chunk) {
-			c.setPage(idx, zeroPage) // clearing a file must not cost memory
+			f.pages.remove(c.pages[idx])
+			c.setPage(idx, zeros) // clearing a file must not cost memory
 		} else {
-			pg, err := c.pageLocked(idx, len(chunk) < pageSize)
+			pg, err := f.pageLocked(c, idx, len(chunk) < pageSize)
 			if err != nil {
 				return n, err
 			}
-			copy(pg[in:], chunk)
+			copy(pg.page[in:], chunk)
 		}
 		n += len(chunk)
 	}
@@ -117,50 +118,66 @@ func (c *content) writeLocked(p []byte, off int64) (n int, err error) {
 
 // pageLocked returns page idx for changing it, filled with what it holds when
 // load is true.
-func (c *content) pageLocked(idx int64, load bool) (*page, error) {
-	pg := c.pages[idx]
-	if pg != nil && pg != zeroPage {
-		return pg, nil
+func (f *FS) pageLocked(c *content, idx int64, load bool) (*frame, error) {
+	ref := c.pages[idx]
+	if ref > 0 {
+		return f.pages.change(ref)
 	}
-	fresh := &page{}
-	if load && pg == nil {
-		if err := c.readBelow(fresh[:], idx*pageSize); err != nil {
+	fresh, pg := f.pages.add()
+	clear(pg.page[:])
+	if load && ref == 0 {
+		if err := c.readBelow(pg.page[:], idx*pageSize); err != nil {
+			f.pages.remove(fresh)
 			return nil, err
 		}
 	}
 	c.setPage(idx, fresh)
-	return fresh, nil
+	return pg, nil
 }
 
-func (c *content) setPage(idx int64, pg *page) {
+func (c *content) setPage(idx int64, ref pageRef) {
 	if c.pages == nil {
-		c.pages = map[int64]*page{}
+		c.pages = map[int64]pageRef{}
 	}
-	if c.pages[idx] == nil {
+	if c.pages[idx] == 0 {
 		c.order = nil
 	}
-	c.pages[idx] = pg
+	c.pages[idx] = ref
 }
 
 func isZero(p []byte) bool { return string(p) == string(zeroPage[:len(p)]) }
 
-func (c *content) truncateLocked(size int64) {
+func (f *FS) truncateLocked(c *content, size int64) error {
 	if size < c.size {
-		end := (size + pageSize - 1) / pageSize
-		for idx := range c.pages {
-			if idx >= end {
-				delete(c.pages, idx)
-				c.order = nil
+		if in := size % pageSize; in != 0 {
+			if ref := c.pages[size/pageSize]; ref > 0 {
+				pg, err := f.pages.change(ref)
+				if err != nil {
+					return err
+				}
+				clear(pg.page[in:])
 			}
 		}
-		if in := size % pageSize; in != 0 {
-			if pg := c.pages[size/pageSize]; pg != nil && pg != zeroPage {
-				clear(pg[in:])
+		end := (size + pageSize - 1) / pageSize
+		for idx, ref := range c.pages {
+			if idx >= end {
+				f.pages.remove(ref)
+				delete(c.pages, idx)
+				c.order = nil
 			}
 		}
 		c.limit = min(c.limit, size)
 	}
 	c.size = size
+	return nil
+}
+
+// forgetLocked frees all pages of a file.
+func (f *FS) forgetLocked(c *content) {
+	for _, ref := range c.pages {
+		f.pages.remove(ref)
+	}
+	c.pages, c.order = nil, nil
 }
 
 // nextPage returns the first page >= idx of the overlay, or -1.
@@ -203,7 +220,7 @@ func (f *file) ReadAt(p []byte, off int64) (int, error) {
 		return 0, pathError("read", f.name, errors.New("negative offset"))
 	}
 	n := int(min(int64(len(p)), max(0, f.node.size-off)))
-	if err := f.node.readLocked(p[:n], off); err != nil {
+	if err := f.fs.readLocked(&f.node.content, p[:n], off); err != nil {
 		return 0, err
 	}
 	if n < len(p) {
@@ -227,7 +244,7 @@ func (f *file) WriteAt(p []byte, off int64) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	n, err := f.node.writeLocked(p, off)
+	n, err := f.fs.writeLocked(&f.node.content, p, off)
 	if n > 0 {
 		f.node.size = max(f.node.size, off+int64(n))
 		f.node.touchLocked()
@@ -258,7 +275,9 @@ func (f *file) Truncate(size int64) error {
 	if size < 0 {
 		return pathError("truncate", f.name, fs.ErrInvalid)
 	}
-	f.node.truncateLocked(size)
+	if err := f.fs.truncateLocked(&f.node.content, size); err != nil {
+		return pathError("truncate", f.name, err)
+	}
 	f.node.touchLocked()
 	return nil
 }
@@ -338,7 +357,9 @@ func (f *file) leaveLocked() error {
 	if n.refs--; n.refs > 0 {
 		return nil
 	}
-	if !n.changed && f.dir.children[f.last] == n {
+	if n.gone {
+		f.fs.forgetLocked(&n.content)
+	} else if !n.changed && f.dir.children[f.last] == n {
 		delete(f.dir.children, f.last)
 	}
 	if n.source == nil {
@@ -397,7 +418,7 @@ func (m *mapping) ReadAt(p []byte, off int64) (int, error) {
 	if m.faultsLocked(off, int64(len(p))) {
 		return 0, pathError("read mapped", m.file.name, vfs.ErrFault)
 	}
-	if err := m.file.node.readLocked(p, off); err != nil {
+	if err := m.file.fs.readLocked(&m.file.node.content, p, off); err != nil {
 		return 0, err
 	}
 	return len(p), nil
@@ -419,7 +440,7 @@ func (m *mapping) WriteAt(p []byte, off int64) (int, error) {
 	// What is stored between the end of the file and the end of its last page
 	// never gets into the file.
 	inFile := min(int64(len(p)), max(0, m.file.node.size-off))
-	if n, err := m.file.node.writeLocked(p[:inFile], off); err != nil {
+	if n, err := m.file.fs.writeLocked(&m.file.node.content, p[:inFile], off); err != nil {
 		return n, err
 	}
 	m.file.node.touchLocked()

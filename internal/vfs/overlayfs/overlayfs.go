@@ -1,12 +1,17 @@
-// Package overlayfs keeps all changes to a file system in memory. The file
+// Package overlayfs keeps all changes to a file system to itself. The file
 // system below is only read, so a store can be opened, recovered and changed
 // as ever and the directory on the disk stays as it is, byte for byte. That is
 // what a dry run is.
 //
-// Files are copied page by page as they are written. Nothing is ever durable;
-// Sync and SyncDir only answer. The base must not change meanwhile: what is
-// seen of files that do is not defined. A file must be named in one way,
-// either absolute or relative to the current directory.
+// Files are copied page by page as they are written: in memory, and above some
+// MiB in a temporary file without a name, which is gone when its process ends.
+// Nothing is ever durable;
+// Sync and SyncDir only answer. A file must be named in one way, either absolute
+// or relative to the current directory.
+//
+// The base should not change meanwhile. Where another process adds to it,
+// NewSnapshot keeps the names in each directory as they were when it was first
+// listed; what is seen of the contents of files that change is not defined.
 package overlayfs
 
 import (
@@ -35,13 +40,26 @@ type FS struct {
 	// roots are the starting points of names: "/" and ".", on some systems one
 	// for each volume.
 	roots map[string]*node
+	pages pages
+	// unfinished is set for a snapshot: entries that it leaves out.
+	unfinished func(vfs.Entry) bool
 }
 
 var _ vfs.FS = (*FS)(nil)
 
 // New returns an empty overlay above base.
 func New(base vfs.FS) *FS {
-	return &FS{base: base, roots: map[string]*node{}}
+	return &FS{base: base, roots: map[string]*node{}, pages: pages{limit: memoryPages, temp: vfs.TempFile}}
+}
+
+// NewSnapshot is New for a base that another process adds files to: a name that
+// comes into a directory after that was listed does not exist here, and can be
+// created. One that goes is gone. Entries that are unfinished when a directory is
+// first listed count as coming later.
+func NewSnapshot(base vfs.FS, unfinished func(vfs.Entry) bool) *FS {
+	f := New(base)
+	f.unfinished = unfinished
+	return f
 }
 
 // node is a file or directory that somebody has opened or changed. What has no
@@ -61,8 +79,12 @@ type node struct {
 	// Of a directory: names that differ from the base or are in use. nil is a
 	// name that was removed.
 	children map[string]*node
+	// listed are the names that the base had when a snapshot first listed the
+	// directory; nil: it has not yet.
+	listed map[string]struct{}
 
 	changed bool // not what the base has under this name
+	gone    bool // a file without a name
 
 	content
 }
@@ -127,7 +149,7 @@ func (f *FS) childLocked(dir *node, name string) (*node, error) {
 		}
 		return n, nil
 	}
-	if dir.below == "" {
+	if _, was := dir.listed[name]; dir.below == "" || dir.listed != nil && !was {
 		return nil, fs.ErrNotExist
 	}
 	below := filepath.Join(dir.below, name)
@@ -178,14 +200,15 @@ func (n *node) setChild(name string, child *node) {
 }
 
 func (f *FS) findLocked(name string) (*node, error) {
+	return f.findKeepLocked(name, false)
+}
+
+func (f *FS) findKeepLocked(name string, keep bool) (*node, error) {
 	root, parts, err := split(name)
 	if err != nil {
 		return nil, err
 	}
-	if len(parts) == 0 {
-		return f.rootLocked(root), nil
-	}
-	return f.walkLocked(root, parts, false)
+	return f.walkLocked(root, parts, keep)
 }
 
 // parentLocked finds the directory of name, to change it, and the last part.
@@ -323,7 +346,17 @@ func (f *FS) removeNameLocked(name string) error {
 		}
 	}
 	at.dir.removeChild(at.last)
+	f.unlinkLocked(at.node)
 	return nil
+}
+
+// unlinkLocked is called when a file has lost its name: its pages go with its
+// last user.
+func (f *FS) unlinkLocked(n *node) {
+	n.gone = true
+	if n.refs == 0 {
+		f.forgetLocked(&n.content)
+	}
 }
 
 // Rename implements vfs.FS.
@@ -363,6 +396,9 @@ func (f *FS) renameLocked(oldName, newName string) error {
 		return fs.ErrInvalid
 	}
 	n.changed = true
+	if to.node != nil {
+		f.unlinkLocked(to.node)
+	}
 	to.dir.setChild(to.last, n)
 	from.dir.removeChild(from.last)
 	return nil
@@ -416,7 +452,7 @@ func (f *FS) SyncDir(dir string) error {
 func (f *FS) dirOf(op, name string) (*node, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n, err := f.findLocked(name)
+	n, err := f.findKeepLocked(name, f.unfinished != nil)
 	if err == nil && n.below != "" && n == f.roots[n.below] {
 		_, err = f.base.Stat(n.below)
 	}
@@ -435,8 +471,13 @@ func (f *FS) List(dir string) ([]vfs.Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.mu.RLock()
-	defer f.mu.RUnlock()
+	if f.unfinished != nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+	} else {
+		f.mu.RLock()
+		defer f.mu.RUnlock()
+	}
 	entries, err := f.listLocked(n)
 	if err != nil {
 		return nil, pathError("list", dir, err)
@@ -451,9 +492,18 @@ func (f *FS) listLocked(n *node) ([]vfs.Entry, error) {
 		if err != nil {
 			return nil, err
 		}
+		if f.unfinished != nil && n.listed == nil {
+			n.listed = make(map[string]struct{}, len(below))
+			for _, e := range below {
+				if !f.unfinished(e) {
+					n.listed[e.Name] = struct{}{}
+				}
+			}
+		}
 		entries = slices.DeleteFunc(below, func(e vfs.Entry) bool {
 			child, known := n.children[e.Name]
-			return known && (child == nil || child.changed)
+			_, was := n.listed[e.Name]
+			return known && (child == nil || child.changed) || n.listed != nil && !was
 		})
 	}
 	for name, child := range n.children {

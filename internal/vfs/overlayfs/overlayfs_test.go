@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -377,5 +378,77 @@ func TestZerosCostNothing(t *testing.T) {
 	p := make([]byte, 2)
 	if _, err := f.ReadAt(p, 8191); err != nil || p[0] != 0 || p[1] != 0 {
 		t.Errorf("a neighbour changed: %q, %v", p, err)
+	}
+}
+
+// TestSnapshot: names that come into a listed directory of the base are not
+// seen, and can be created; those that go are gone.
+func TestSnapshot(t *testing.T) {
+	base := memfs.New()
+	put := func(name, content string) {
+		t.Helper()
+		f, err := base.Create(name)
+		if err == nil && content != "" {
+			_, err = f.WriteAt([]byte(content), 0)
+		}
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := base.MkdirAll("/d/sub"); err != nil {
+		t.Fatal(err)
+	}
+	put("/d/old", "old")
+	put("/d/gone", "gone")
+	put("/d/half", "")
+	f := overlayfs.NewSnapshot(base, func(e vfs.Entry) bool { return e.IsRegular() && e.Size == 0 })
+	names := func() (list []string) {
+		entries, err := f.List("/d")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			list = append(list, e.Name)
+		}
+		return list
+	}
+	want := []string{"gone", "old", "sub"}
+	if got := names(); !slices.Equal(got, want) {
+		t.Errorf("names %q, want %q", got, want)
+	}
+	put("/d/new", "theirs")
+	put("/d/sub/new", "seen: nobody has listed sub")
+	if err := base.Remove("/d/gone"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"/d/new", "/d/half", "/d/gone"} {
+		if _, err := f.Stat(name); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("stat %s: %v", name, err)
+		}
+	}
+	if _, err := f.Stat("/d/sub/new"); err != nil {
+		t.Error(err)
+	}
+	h, err := f.Create("/d/new")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.WriteAt([]byte("ours"), 0); err != nil {
+		t.Error(err)
+	}
+	if err := h.Close(); err != nil {
+		t.Error(err)
+	}
+	if got, err := vfs.ReadFile(f, "/d/new", 100); string(got) != "ours" {
+		t.Errorf("content %q, %v", got, err)
+	}
+	if got, want := names(), []string{"new", "old", "sub"}; !slices.Equal(got, want) {
+		t.Errorf("names %q, want %q", got, want)
+	}
+	if err := f.Remove("/d/new"); err != nil {
+		t.Error(err)
+	}
+	if _, err := f.Stat("/d/new"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("after removing it: %v", err)
 	}
 }
