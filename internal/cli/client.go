@@ -30,11 +30,16 @@ type clientFlags struct {
 }
 
 func (f *clientFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.namesrv, "namesrv", "", "name servers, `ADDR[;ADDR]` (default: "+namesrvEnv+" in the environment, else "+defaultNamesrvListen+")")
+	f.addTLS(cmd, "use TLS")
+}
+
+// addTLS adds the flags of tlsConfig; use says what for.
+func (f *clientFlags) addTLS(cmd *cobra.Command, use string) {
 	fl := cmd.Flags()
-	fl.StringVar(&f.namesrv, "namesrv", "", "name servers, `ADDR[;ADDR]` (default: "+namesrvEnv+" in the environment, else "+defaultNamesrvListen+")")
-	fl.BoolVar(&f.tls, "tls", false, "use TLS")
-	fl.StringVar(&f.ca, "tls-ca", "", "use TLS, and trust the certificates in this PEM `file` instead of the system's")
-	fl.BoolVar(&f.skipVerify, "tls-skip-verify", false, "use TLS, and trust anybody")
+	fl.BoolVar(&f.tls, "tls", false, use)
+	fl.StringVar(&f.ca, "tls-ca", "", use+", and trust the certificates in this PEM `file` instead of the system's")
+	fl.BoolVar(&f.skipVerify, "tls-skip-verify", false, use+", and trust anybody")
 }
 
 // connect returns a client of the cluster. Close it.

@@ -75,6 +75,9 @@ func TestLiveBesideWriter(t *testing.T) {
 			t.Errorf("grep: exit code %d, %s%s", got.code, got.stdout, got.stderr)
 		}
 		b.must(exitOK, "store", "info", dir, "--live")
+		if got := b.run("store", "recover", "--dry-run", dir, "--live"); got.code == exitFailed || strings.Contains(got.stdout, "refused") || strings.Contains(got.stdout, "not there") {
+			t.Errorf("recover: exit code %d, %s%s", got.code, got.stdout, got.stderr)
+		}
 		b.must(exitOK, "store", "get", dir, "T1", "1", "0", "--live")
 		b.must(exitOK, "store", "query", dir, "T1", "k4", "--live")
 		b.must(exitOK, "store", "offset", dir, "T1", "1", "0", "--live")

@@ -48,6 +48,7 @@ type serverFlags struct {
 	proxyFrom                                       []string
 	http                                            string
 	pprof                                           bool
+	client                                          clientFlags // of connections to name servers
 }
 
 func (f *serverFlags) brokerFlags() {
@@ -128,6 +129,7 @@ Brokers of one cluster need names of their own: --set brokerName=broker-b.`,
 	}}
 	f.brokerFlags()
 	f.cmd.Flags().StringVar(&f.namesrv, "namesrv", "", "name servers, `ADDR[;ADDR]`")
+	f.client.addTLS(f.cmd, "connect to name servers by TLS")
 	f.commonFlags()
 	f.cmd.RunE = run(func(ctx context.Context, _ []string) error { return a.runServers(ctx, f, false, true) })
 	return f.cmd

@@ -69,6 +69,24 @@ func TestTLS(t *testing.T) {
 	}
 }
 
+// TestBrokerTLS: a broker registers with a name server that takes TLS only.
+func TestBrokerTLS(t *testing.T) {
+	cert, key := certificate(t)
+	b := newServerBench(t)
+	names := b.server("namesrv", "--data", "/names", "--listen", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key, "--tls-required")
+	s := b.server("broker", "--namesrv", names.at.NameServer, "--data", "/data", "--listen", "127.0.0.1:0",
+		"--tls-cert", cert, "--tls-key", key, "--tls-required", "--tls-ca", cert)
+	args := []string{"--namesrv", names.at.NameServer, "--tls-ca", cert}
+	b.must(exitOK, append([]string{"send", "Orders", "--body", "x"}, args...)...)
+	b.must(exitOK, append([]string{"receive", "Orders", "--from-earliest", "-n", "1"}, args...)...)
+	if got := s.stop(); got.code != exitOK || strings.Contains(got.stderr, "not registered") {
+		t.Errorf("exit code %d\n%s", got.code, got.stderr)
+	}
+	if got := b.run("broker", "--namesrv", names.at.NameServer, "--data", "/data", "--tls-ca", cert+".none"); got.code != exitFailed || !strings.Contains(got.stderr, "--tls-ca") {
+		t.Errorf("no such file: exit code %d\n%s", got.code, got.stderr)
+	}
+}
+
 // TestProxyProtocol: a broker that requires the preamble serves those that send
 // it, and believes it.
 func TestProxyProtocol(t *testing.T) {

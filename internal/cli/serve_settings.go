@@ -83,23 +83,34 @@ func (a *app) settings() (settings tool.Settings, given map[string]bool, err err
 	return settings, given, nil
 }
 
-// unusedSettings tells of the properties in the file that mean nothing here, and
+// unusedSettings lists the properties of the file that mean nothing here, and
 // refuses such ones of --set.
 func (a *app) unusedSettings(settings tool.Settings, given, used map[string]bool) error {
-	var unused []string
-	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		switch {
-		case used[name]:
-		case given[name]:
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		if !used[name] {
 			return usagef("--set %s: it means nothing to this command", name)
-		default:
-			unused = append(unused, name)
 		}
 	}
-	if len(unused) > 0 {
-		a.note("%s: not used here: %s", a.config, strings.Join(unused, ", "))
-	}
+	a.noteUnused(settings, given, used)
 	return nil
+}
+
+// noteUnused lists the properties that mean nothing here, those of the file and
+// those of --set: what a Java broker starts with starts a server.
+func (a *app) noteUnused(settings tool.Settings, given, used map[string]bool) {
+	unused := make(map[string][]string)
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		from := a.config
+		if given[name] {
+			from = "--set"
+		}
+		if !used[name] {
+			unused[from] = append(unused[from], name)
+		}
+	}
+	for _, from := range slices.Sorted(maps.Keys(unused)) {
+		a.note("%s: not used here: %s", from, strings.Join(unused[from], ", "))
+	}
 }
 
 // serverSettings are the properties on their way into options.
@@ -164,6 +175,9 @@ func (a *app) serverOptions(f *serverFlags, names, withBroker bool) (*serverOpti
 			Dir: f.data, Config: broker.NewConfig(), Logger: logger, FS: a.fs,
 			TLS: conns.tls, TLSRequired: conns.tlsRequired, Proxy: conns.proxy, TrustedProxies: conns.trusted,
 		}
+		if o.broker.ClientTLS, err = f.client.tlsConfig(); err != nil {
+			return nil, err
+		}
 		a.brokerSettings(o.broker, s)
 	}
 	slices.SortFunc(s.errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
@@ -176,7 +190,8 @@ func (a *app) serverOptions(f *serverFlags, names, withBroker bool) (*serverOpti
 	if withBroker {
 		a.noteUnreachable(o.broker.Config)
 	}
-	return o, a.unusedSettings(settings, given, s.used)
+	a.noteUnused(settings, given, s.used)
+	return o, nil
 }
 
 // serverLogger is logger with times: the log of a server is read later.

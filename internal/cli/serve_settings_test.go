@@ -97,7 +97,10 @@ orderMessageEnable=true
 serverWorkerThreads=8
 `)
 	b := newServerBench(t)
-	got := b.server("namesrv", "--config", file).stop()
+	got := b.server("namesrv", "--config", file, "--set", "brokerName=b").stop()
+	if !strings.Contains(got.stderr, "gantry: --set: not used here: brokerName\n") {
+		t.Errorf("%s", got.stderr)
+	}
 	if want := "gantry: " + file + ": not used here: rocketmqHome, serverWorkerThreads\n"; !strings.Contains(got.stderr, want) || !strings.Contains(got.stderr, "/kv/kvConfig.json") {
 		t.Errorf("%s", got.stderr)
 	}
@@ -147,10 +150,41 @@ func TestRefusedSettings(t *testing.T) {
 		}
 	})
 	t.Run("of --set", func(t *testing.T) {
-		if _, _, err := serveOptions(t, "--set", "flushDiskTyp=SYNC_FLUSH"); err == nil || err.(*exitError).code != exitUsage || !strings.Contains(err.Error(), "flushDiskTyp") {
+		if _, _, err := serveOptions(t, "--set", "aclEnable=true"); err == nil || err.(*exitError).code != exitUsage || !strings.Contains(err.Error(), "aclEnable=true") {
 			t.Errorf("%v", err)
 		}
 	})
+}
+
+// TestUnusedSettings: what means nothing is listed, wherever it stands.
+func TestUnusedSettings(t *testing.T) {
+	genuine, err := os.ReadFile(filepath.Join("testdata", "brokerconf", "5.4.0.conf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines, sets []string
+	for line := range strings.Lines(string(genuine)) {
+		if line = strings.TrimSpace(line); strings.Contains(line, "=") && line[0] != '#' {
+			lines, sets = append(lines, line), append(sets, "--set", line)
+		}
+	}
+	if len(lines) < 200 {
+		t.Fatalf("%d properties", len(lines))
+	}
+	file := writeFile(t, "b.conf", strings.Join(lines, "\n"))
+	_, ofFile, err := serveOptions(t, "--config", file)
+	_, ofSet, serr := serveOptions(t, sets...)
+	if err != nil || serr != nil {
+		t.Fatal(err, serr)
+	}
+	want := strings.Replace(ofFile, file, "--set", 1)
+	if ofSet != want || !strings.Contains(ofSet, "mappedFileSizeTimerLog") {
+		t.Errorf("of --set: %s\nof the file: %s", ofSet, ofFile)
+	}
+	_, notes, err := serveOptions(t, "--config", writeFile(t, "c.conf", "sendMessageThreadPoolNums=1\npullThreadPoolNums=2"), "--set", "pullThreadPoolNums=3", "--set", "x=y")
+	if err != nil || !strings.Contains(notes, "c.conf: not used here: sendMessageThreadPoolNums\n") || !strings.Contains(notes, "--set: not used here: pullThreadPoolNums, x\n") {
+		t.Errorf("%v, %q", err, notes)
+	}
 }
 
 // TestPrecedence: a flag beats --set, which beats the file, which beats the
@@ -247,7 +281,6 @@ func TestServerUsage(t *testing.T) {
 		{[]string{"serve", "--tls-required"}, "--tls-cert"},
 		{[]string{"broker"}, "no name server"},
 		{[]string{"broker", "--namesrv", "host"}, "--namesrv"},
-		{[]string{"namesrv", "--set", "brokerName=b"}, "brokerName"},
 		{[]string{"namesrv", "--set", "scanNotActiveBrokerInterval=often"}, "scanNotActiveBrokerInterval"},
 	} {
 		t.Run(strings.Join(tc.args, " "), func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gantrymq/gantry/internal/tool"
+	"github.com/gantrymq/gantry/internal/vfs"
 )
 
 // TestServe: from the ready line to a store that was closed cleanly, and again.
@@ -256,3 +257,28 @@ func TestOwnNameServer(t *testing.T) {
 
 // portNumber is a port that the system has chosen.
 var portNumber = regexp.MustCompile(`:[0-9]{4,5}\b`)
+
+// TestServedStoreIsWhole: what a server leaves in its directory is known to the
+// tools, and a copy of it has all of that.
+func TestServedStoreIsWhole(t *testing.T) {
+	b := newServerBench(t)
+	s := b.serve("--set", "scrubRate=1MiB")
+	s.must(exitOK, "send", "Orders", "--body", "x", "--key", "k")
+	s.stop()
+	if err := b.fs.MkdirAll("/data/namesrv"); err != nil {
+		t.Fatal(err)
+	}
+	const kv = "/data/namesrv/kvConfig.json"
+	if err := vfs.WriteFileAtomic(b.fs, kv, []byte(`{"configTable":{"ns":{"k":"v"}}}`)); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.must(exitOK, "store", "verify", "/data"); strings.Contains(got, "no release makes this") {
+		t.Errorf("%s", got)
+	}
+	if got := b.run("store", "repair", "/data", "--out", "/copy"); got.code != exitOK || strings.Contains(got.stdout+got.stderr, "not a part of a store") {
+		t.Errorf("exit code %d\n%s%s", got.code, got.stdout, got.stderr)
+	}
+	if _, err := b.fs.Stat(strings.Replace(kv, "/data", "/copy", 1)); err != nil {
+		t.Error(err)
+	}
+}

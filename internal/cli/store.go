@@ -106,13 +106,6 @@ func (a *app) openToRead(ctx context.Context, dir string, live bool) (*gantry.St
 		return nil, err
 	}
 	s, err := gantry.Open(ctx, dir, &o)
-	// Beside a broker files come and go while they are read.
-	for range 10 {
-		if err == nil || !live || ctx.Err() != nil {
-			break
-		}
-		s, err = gantry.Open(ctx, dir, &o)
-	}
 	return s, failed(err)
 }
 

@@ -49,6 +49,19 @@ type infoJSON struct {
 	TailReason string   `json:"tailReason,omitempty"`
 	Repaired   []string `json:"repaired,omitempty"`
 	Warnings   []string `json:"warnings,omitempty"`
+	// The background check of the one who has or had the store.
+	Scrub *scrubJSON `json:"scrub,omitempty"`
+}
+
+// scrubJSON is how far the last pass came. Times are in ms.
+type scrubJSON struct {
+	Complete    bool   `json:"complete"`
+	Started     int64  `json:"started"`
+	Completed   int64  `json:"completed"` // the last pass that came to its end; 0: none
+	Bytes       int64  `json:"bytes"`
+	Records     int64  `json:"records"`
+	Findings    int64  `json:"findings"`
+	LastFinding string `json:"lastFinding,omitempty"`
 }
 
 type indexJSON struct {
@@ -144,6 +157,9 @@ func lastWriter(info gantry.Info) string {
 	return "gantry"
 }
 
+// scrubbed reports whether the pass came to its end.
+func scrubbed(c gantry.Scrub) bool { return c.Completed >= c.Started }
+
 func topicsOf(queues []gantry.QueueInfo) (topics int, messages int64) {
 	seen := make(map[string]bool)
 	for _, q := range queues {
@@ -168,6 +184,9 @@ func (a *app) infoJSON(info gantry.Info, holder string, sizes []inspect.TopicSiz
 		IndexFiles: []indexJSON{}, ConfigFiles: append([]string{}, info.ConfigFiles...), Locked: holder != "", LockPid: holder,
 		Truncated: info.Recovery.Truncated, Replayed: info.Recovery.Replayed, TailReason: info.Recovery.TailReason,
 		Repaired: info.Recovery.Repaired, Warnings: info.Recovery.Warnings,
+	}
+	if c := info.Scrub; c.Started > 0 {
+		out.Scrub = &scrubJSON{scrubbed(c), c.Started, c.Completed, c.Bytes, c.Records, c.Findings, c.LastFinding}
 	}
 	for _, f := range info.IndexFiles {
 		out.IndexFiles = append(out.IndexFiles, indexJSON{
@@ -244,6 +263,16 @@ func (a *app) infoText(info gantry.Info, holder string, sizes []inspect.TopicSiz
 	}
 	for _, text := range info.Recovery.Warnings {
 		row("warning", "%s", text)
+	}
+	if c := info.Scrub; c.Started > 0 {
+		until := "not complete"
+		if scrubbed(c) {
+			until = "completed " + a.clock(c.Completed)
+		}
+		row("scrub", "begun %s, %s: %s of %s verified, %s", a.clock(c.Started), until, plural(c.Records, "record"), humanize.IBytes(uint64(c.Bytes)), plural(c.Findings, "finding"))
+		if c.Findings > 0 {
+			row("scrub found", "%s", c.LastFinding)
+		}
 	}
 	w.Flush()
 	a.topicTable(&out, sizes, all)

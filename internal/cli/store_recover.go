@@ -61,7 +61,7 @@ type recoverJSON struct {
 }
 
 func (a *app) storeRecover() *cobra.Command {
-	var dryRun, quarantine bool
+	var dryRun, quarantine, live bool
 	cmd := &cobra.Command{
 		Use:   "recover",
 		Short: "Show what opening a store would do to it",
@@ -69,10 +69,11 @@ func (a *app) storeRecover() *cobra.Command {
 brought into agreement with the log. With --dry-run all of that is done in
 memory, by the same code, and told: what would be cut, rebuilt or lost, or why
 opening would be refused. Nothing is changed. Exits with 1 when opening would
-lose or rebuild anything, or be refused.
+lose or rebuild anything, or be refused. With --live it is told what opening would
+do if the broker that holds the store had crashed at the moment.
 
-Where queues or index are made anew from a large log, that takes as much memory
-as they have bytes.`,
+Where queues or index are made anew from a large log, they are in a temporary
+file (TMPDIR) meanwhile.`,
 		Example: "  gantry store recover --dry-run ./data\n  gantry store recover --dry-run --quarantine --json /var/rocketmq/store",
 	}
 	arguments(cmd, "DIR")
@@ -80,7 +81,7 @@ as they have bytes.`,
 		if !dryRun {
 			return usagef("--dry-run is missing: opening a store is what recovers it, this command only shows how")
 		}
-		o, err := a.toolOptions(args[0])
+		o, err := a.readOptions(args[0], live)
 		if err != nil {
 			return err
 		}
@@ -100,6 +101,7 @@ as they have bytes.`,
 		return nil
 	})
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only show it, in fact change nothing")
+	liveFlag(cmd, &live)
 	cmd.Flags().BoolVar(&quarantine, "quarantine", false, "as if opened with the records behind damage to be set aside")
 	return cmd
 }

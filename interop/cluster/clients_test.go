@@ -141,10 +141,7 @@ func refusePop(t *testing.T, p *pair, suffix string) {
 // timers: messages for a moment, and their recall. Only Java 5.x has them.
 func timers(k kind) []scenario {
 	refused := scenario{name: "producer-timer", run: "producer-timer-refused", cell: "refused", after: func(t *testing.T, p *pair, r *result) {
-		want := remoting.CodeSystemError // producers try again
-		if k == gantry {
-			want = remoting.CodeMessageIllegal // they give up at once
-		}
+		want := remoting.CodeSystemError
 		for _, property := range []string{"TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS"} {
 			if got := r.fact(property); got != fmt.Sprint(want) {
 				t.Errorf("%s was answered %s, want %d", property, got, want)
