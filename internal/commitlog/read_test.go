@@ -248,6 +248,26 @@ func TestScanAhead(t *testing.T) {
 	}
 }
 
+// TestScanAheadCanceled: when ctx ends in the middle the scan ends as well.
+func TestScanAheadCanceled(t *testing.T) {
+	mem, _ := makeLog(t, 8<<20, repeat(1200, 5<<10)...)
+	l, _ := startLog(t, testOptions(mem, 8<<20))
+	for range 30 { // what the reader does then is not decided
+		ctx, cancel := context.WithCancel(context.Background())
+		n := 0
+		_, err := l.ScanAhead(ctx, 0, l.End(), checkAll, func(*message.View) error {
+			if n++; n == 1 {
+				cancel()
+			}
+			runtime.Gosched()
+			return nil
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Fatalf("%d records, %v", n, err)
+		}
+	}
+}
+
 func TestScanProgress(t *testing.T) {
 	mem, _ := makeLog(t, 32<<20, repeat(20, 1<<20)...)
 	l, _ := startLog(t, testOptions(mem, 32<<20))

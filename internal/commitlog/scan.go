@@ -78,7 +78,7 @@ func (l *Log) ScanAhead(ctx context.Context, from, to message.PhysicalOffset, op
 		buf   []byte
 		views []message.View // into buf
 	}
-	full, free := make(chan *chunk), make(chan *chunk, aheadChunks)
+	full, free := make(chan *chunk, aheadChunks), make(chan *chunk, aheadChunks)
 	for range aheadChunks {
 		free <- new(chunk)
 	}
@@ -122,7 +122,10 @@ func (l *Log) ScanAhead(ctx context.Context, from, to message.PhysicalOffset, op
 			}
 		}
 		c.views = c.views[:0]
-		free <- c
+		select {
+		case free <- c:
+		default: // ctx ended, and the other one made a chunk more
+		}
 	}
 	return end, err
 }
