@@ -310,13 +310,15 @@ func (b *Broker) clean(ctx context.Context, _ *remoting.Conn, cmd *remoting.Comm
 			return nil, storeError(err)
 		}
 	case remoting.ReqCleanUnusedTopic:
-		unused := make(map[string]bool)
+		all := make(map[string]bool)
 		for _, q := range b.store.Queues() {
-			if _, ok := b.topics.Get(q.Topic); !ok && !b.topics.IsSystem(q.Topic) {
-				unused[q.Topic] = true
-			}
+			all[q.Topic] = true
 		}
-		for _, topic := range slices.Sorted(maps.Keys(unused)) {
+		for _, topic := range slices.Sorted(maps.Keys(all)) {
+			// Only now: the removals take time, and topics are made meanwhile.
+			if _, ok := b.topics.Get(topic); ok || b.topics.IsSystem(topic) {
+				continue
+			}
 			if err := b.removeQueues(topic); err != nil {
 				return nil, err
 			}

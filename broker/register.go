@@ -202,7 +202,7 @@ func (r *registrar) registerWith(s *nameServer) error {
 
 // maxPlainBody is where registrations begin to be compressed: as JSON, some
 // 80 000 topics fill a frame. The compressed form is a twentieth of that, and
-// lacks what producers and consumers do without: order and system flags.
+// lacks what producers and consumers do without: order, system flags, attributes.
 const maxPlainBody = 4 << 20
 
 // body encodes the topics, or returns what it encoded last when none changed.
@@ -225,22 +225,28 @@ func (r *registrar) body() (body []byte, compressed bool, err error) {
 		t.Perm &= perm | ^(remoting.PermRead | remoting.PermWrite)
 		table.Topics[name] = t
 	}
-	all := remoting.RegisterBroker{FilterServers: []string{}, Topics: table}
-	if body = remoting.EncodeBody(&all); len(body) > maxPlainBody {
-		for name, t := range table.Topics {
-			if len(t.Attributes) == 0 { // 4.9 reads no topic that has any
-				t.Attributes = nil
-				table.Topics[name] = t
-			}
-		}
-		if body, err = all.EncodeCompressed(); err != nil {
-			return nil, false, err
-		}
-		compressed = true
+	if body, compressed, err = encodeTopics(table); err != nil {
+		return nil, false, err
 	}
 	e := &r.encoded
 	e.version, e.perm, e.body, e.compressed = table.DataVersion, perm, body, compressed
 	return body, compressed, nil
+}
+
+// encodeTopics makes the body of a registration. The table is changed. A name
+// server has no use for attributes, and one of 4.9 takes no compressed body with a
+// topic that has any.
+func encodeTopics(table remoting.TopicConfigTable) (body []byte, compressed bool, err error) {
+	all := remoting.RegisterBroker{FilterServers: []string{}, Topics: table}
+	if body = remoting.EncodeBody(&all); len(body) <= maxPlainBody {
+		return body, false, nil
+	}
+	for name, t := range table.Topics {
+		t.Attributes = nil
+		table.Topics[name] = t
+	}
+	body, err = all.EncodeCompressed()
+	return body, true, err
 }
 
 // loop registers every RegisterPeriod until ctx ends, and sooner with name

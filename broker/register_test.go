@@ -270,6 +270,32 @@ func TestRegistrarRounds(t *testing.T) {
 	}
 }
 
+// TestLargeRegistration: what is too long for JSON has none of the attributes that
+// name servers of 4.9 cannot read.
+func TestLargeRegistration(t *testing.T) {
+	for n, large := range map[int]bool{10: false, 30_000: true} {
+		table := remoting.TopicConfigTable{Topics: make(map[string]remoting.TopicConfig)}
+		for i := range n {
+			topic := name("Topic", i)
+			table.Topics[topic] = remoting.TopicConfig{
+				TopicName: topic, ReadQueueNums: 4, WriteQueueNums: 8, Perm: 6, TopicFilterType: "SINGLE_TAG",
+				Attributes: map[string]string{"message.type": "NORMAL"},
+			}
+		}
+		body, compressed, err := encodeTopics(table)
+		if err != nil || compressed != large {
+			t.Fatalf("%d topics: compressed %v, %v", n, compressed, err)
+		}
+		got, err := remoting.DecodeRegisterBroker(body, compressed, remoting.CurrentVersion)
+		if err != nil || len(got.Topics.Topics) != n {
+			t.Fatalf("%d topics of %d, %v", len(got.Topics.Topics), n, err)
+		}
+		if topic := got.Topics.Topics["Topic7"]; topic.WriteQueueNums != 8 || (topic.Attributes == nil) != large {
+			t.Errorf("%d topics: %+v", n, topic)
+		}
+	}
+}
+
 // TestOrderTopics: topics that a name server has an order for are marked.
 func TestOrderTopics(t *testing.T) {
 	names := startNames(t, "127.0.0.1:0")
