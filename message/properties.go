@@ -56,6 +56,9 @@ func CheckProperty(name, value string) error {
 // part of p: no allocation.
 func (p Properties) Get(name string) (string, bool) {
 	s := string(p)
+	if !strings.Contains(s, name) { // most names that are asked for are not there
+		return "", false
+	}
 	value := ""
 	for len(s) > len(name)+1 {
 		// A pair of that name starts with it and goes on with the first 0x01.

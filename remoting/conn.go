@@ -42,7 +42,8 @@ type Conn struct {
 	// Of the goroutine that reads.
 	in        frameReader
 	headers   headerDecoder
-	unwritten bool // answers of inline handlers may wait for the next frame
+	spare     *inbound // an inline request that is done with: for the next one
+	unwritten bool     // answers of inline handlers may wait for the next frame
 
 	mu struct {
 		sync.Mutex

@@ -40,7 +40,8 @@ type Options struct {
 	// Inline chooses the requests whose handlers run on the goroutine that
 	// reads the connection, one after the other. That is cheapest, and
 	// answers to pipelined requests leave in one write; but such a handler
-	// must not wait for anything. nil: none.
+	// must not wait for anything, answer Later, or keep the request or its
+	// body. It is asked before the body is there. nil: none.
 	Inline func(req *Command) bool
 	// Limits bounds memory and time. Zero: the defaults.
 	Limits Limits

@@ -36,7 +36,10 @@ func (c *Conn) readLoop() error {
 			return err
 		}
 		c.in.inFrame = true
-		in := &inbound{conn: c}
+		in := c.spare
+		if c.spare = nil; in == nil {
+			in = &inbound{conn: c}
+		}
 		if err := c.readHeader(h, in); err != nil {
 			return noEOF(err)
 		}
@@ -137,7 +140,14 @@ func (c *Conn) readResponse(h frameHead, in *inbound) (err error) {
 
 // readRequest reads the rest of a request and has it handled.
 func (c *Conn) readRequest(h frameHead, in *inbound) (err error) {
-	if h.bodyLen > 0 {
+	handler, ok := c.ep.handlers[in.cmd.Code]
+	inline := ok && c.ep.opts.Inline(&in.cmd)
+	switch {
+	case h.bodyLen == 0:
+	case inline && len(c.in.buffered()) >= h.bodyLen:
+		in.cmd.Body = c.in.buffered()[:h.bodyLen:h.bodyLen] // stays as it is until the next frame is read
+		c.in.r += h.bodyLen
+	default:
 		if in.cmd.Body, err = c.in.part(h.bodyLen, in); err != nil {
 			return err
 		}
@@ -162,7 +172,6 @@ func (c *Conn) readRequest(h frameHead, in *inbound) (err error) {
 	full := c.mu.held >= c.ep.limits.MaxHeld || c.ep.held.Load() >= int64(c.ep.limits.MaxHeldTotal)
 	c.mu.Unlock()
 
-	handler, ok := c.ep.handlers[in.cmd.Code]
 	switch {
 	case draining:
 		c.answer(in, NewResponse(CodeServiceNotAvailable, "the server is shutting down"), false)
@@ -170,8 +179,11 @@ func (c *Conn) readRequest(h frameHead, in *inbound) (err error) {
 		c.answer(in, notSupported(in.cmd.Code), false)
 	case full:
 		c.answer(in, NewResponse(CodeSystemBusy, "[REJECTREQUEST] too many requests are held"), false)
-	case c.ep.opts.Inline(&in.cmd):
-		c.run(in, handler, false)
+	case inline:
+		if c.run(in, handler, false); in.state == answered { // by this goroutine
+			*in = inbound{conn: c}
+			c.spare = in
+		}
 	default:
 		c.ep.do(task{in, handler})
 		if !pause && !c.unwritten {
