@@ -247,12 +247,14 @@ func (s *Store) itemOf(v *message.View, it *dispatchItem) {
 	topic := s.intern(v.TopicBytes())
 	it.physical, it.size, it.storeTime = v.PhysicalOffset, v.Size, v.StoreTimestamp
 	it.queueOffset, it.count = v.QueueOffset, message.QueueOffset(max(v.BatchNum(), 1))
-	it.dispatchable = v.SysFlag.Queued() && !s.removed.cover(topic, v.PhysicalOffset)
+	it.dispatchable = v.SysFlag.Queued()
 	it.tags = v.TagsCode(func(level int) int64 {
 		it.delay = s.delayOf(level)
 		return it.delay
 	})
-	it.queue = s.topicQueue(topic, v.QueueID)
+	if it.queue = removedQueue; !s.removed.cover(topic, v.PhysicalOffset) {
+		it.queue = s.topicQueue(topic, v.QueueID)
+	}
 	if !s.opts.NoIndex && (!s.recovering || v.PhysicalOffset > s.indexedTo) {
 		it.hashes = v.IndexHashes(it.hashes, !s.opts.NoTagIndex)
 	}
@@ -273,7 +275,7 @@ func (s *Store) lightOf(v *message.View) []lightTarget {
 	}
 	targets := make([]lightTarget, 0, len(names))
 	for _, l := range names {
-		if checkNames(l.Name, 0) != nil || l.Offset < 0 {
+		if checkNames(l.Name, 0) != nil || l.Offset < 0 || s.removed.cover(l.Name, v.PhysicalOffset) {
 			continue
 		}
 		id := int32(0)
@@ -300,10 +302,11 @@ func (s *Store) dispatch(it *dispatchItem) error {
 	if it.delay > 0 { // the unit of a delayed message says when it is due
 		tags = message.TagsCode(it.storeTime + it.delay)
 	}
-	dispatchable := it.dispatchable && !it.queue.removed.Load()
-	if dispatchable {
-		if err := s.putUnit(it.queue, it.queueOffset, it.count, it, tags); err != nil {
-			return err
+	if it.dispatchable {
+		if !it.queue.removed.Load() {
+			if err := s.putUnit(it.queue, it.queueOffset, it.count, it, tags); err != nil {
+				return err
+			}
 		}
 		for _, l := range it.light {
 			if l.queue.removed.Load() || s.recovering && s.lightHolds(l.queue, it) {
@@ -319,7 +322,7 @@ func (s *Store) dispatch(it *dispatchItem) error {
 	}
 	s.indexRecord(it)
 	s.setDispatched(it.end(), it.physical, it.storeTime)
-	if dispatchable && s.opts.Events.Arrived != nil && !s.recovering {
+	if it.dispatchable && s.opts.Events.Arrived != nil && !s.recovering {
 		s.arrived(it.queue, it.queueOffset, it, tags)
 		for _, l := range it.light {
 			s.arrived(l.queue, l.offset, it, it.tags)
@@ -339,6 +342,9 @@ func (s *Store) lightHolds(q *topicQueue, it *dispatchItem) bool {
 }
 
 func (s *Store) arrived(q *topicQueue, off message.QueueOffset, it *dispatchItem, tags message.TagsCode) {
+	if q.removed.Load() {
+		return
+	}
 	s.opts.Events.Arrived(Arrival{
 		Topic: q.topic, QueueID: q.id, QueueOffset: off,
 		PhysicalOffset: it.physical, TagsCode: tags, StoreTimestamp: it.storeTime,

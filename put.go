@@ -203,7 +203,7 @@ func checkNames(topic string, queueID int32) error {
 func (s *Store) putPrepared(ctx context.Context, m *message.Message, batchTopic bool, names string, wait bool) (PutResult, error) {
 	res, err := s.appendPrepared(m, batchTopic, names)
 	if errors.Is(err, errRetired) {
-		return s.putPrepared(ctx, m, batchTopic, names, wait)
+		return s.put(ctx, m, wait) // the next queues may be of the other kind
 	}
 	if err != nil {
 		return res, err
@@ -392,6 +392,18 @@ func (p *pendingPut) Appended(message.PhysicalOffset, int64) {
 	}
 }
 
+// retired reports whether a queue that p has an offset of was removed.
+func (p *pendingPut) retired() bool {
+	for i := range p.items {
+		for _, l := range p.items[i].light {
+			if l.queue.removed.Load() {
+				return true
+			}
+		}
+	}
+	return p.queue.removed.Load()
+}
+
 // append puts p into the log.
 func (s *Store) append(p *pendingPut, m *message.Message) (PutResult, error) {
 	// Close waits for those who are inside, and lets nobody in afterwards.
@@ -400,7 +412,7 @@ func (s *Store) append(p *pendingPut, m *message.Message) (PutResult, error) {
 	if s.closed.Load() {
 		return PutResult{}, ErrClosed
 	}
-	if p.queue.removed.Load() {
+	if p.retired() {
 		return PutResult{}, errRetired
 	}
 	at, storeTime, err := s.log.Append(len(p.buf), p)

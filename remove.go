@@ -76,9 +76,14 @@ func (s *Store) RemoveTopic(ctx context.Context, topic string) error {
 func (s *Store) removeTopic(topic string) (found bool, err error) {
 	s.dispatchMu.Lock() // nothing is dispatched meanwhile
 	defer s.dispatchMu.Unlock()
-	end, found := s.retire(topic)
-	if !found {
-		return false, nil
+	if batch := *s.batchTopics.Load(); batch[topic] { // made again, it is what its maker says
+		batch = maps.Clone(batch)
+		delete(batch, topic)
+		s.batchTopics.Store(&batch)
+	}
+	end, found, err := s.retire(topic)
+	if err != nil || !found && !s.removalFailed {
+		return false, err
 	}
 	defer s.table.settle(topic)
 	// What is removed must be behind the end that a crash could leave, or new
@@ -86,27 +91,29 @@ func (s *Store) removeTopic(topic string) (found bool, err error) {
 	if err := s.log.Flush(context.Background()); err != nil {
 		return true, err // final
 	}
-	next := maps.Clone(s.removed)
-	if next == nil {
-		next = make(removals)
-	}
-	next[topic] = end
-	s.removed = next
-	if batch := *s.batchTopics.Load(); batch[topic] { // made again, it is what its maker says
-		batch = maps.Clone(batch)
-		delete(batch, topic)
-		s.batchTopics.Store(&batch)
+	if found {
+		next := maps.Clone(s.removed)
+		if next == nil {
+			next = make(removals)
+		}
+		next[topic] = end
+		s.removed = next
 	}
 	// Queues that are gone without a note come back with a replay; a note
 	// whose queues are there still is made good by the next opening.
-	return true, errors.Join(s.saveRemovals(), s.queues.RemoveTopic(topic))
+	err = errors.Join(s.saveRemovals(), s.queues.RemoveTopic(topic))
+	s.removalFailed = err != nil
+	return true, err
 }
 
 // retire takes the queues of a topic away from puts. Every record of theirs is in
 // the log before end.
-func (s *Store) retire(topic string) (end message.PhysicalOffset, found bool) {
+func (s *Store) retire(topic string) (end message.PhysicalOffset, found bool, err error) {
 	s.gate.Lock() // no put is between its offset and its record
 	defer s.gate.Unlock()
+	if s.closed.Load() {
+		return 0, false, ErrClosed
+	}
 	t := &s.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -123,7 +130,7 @@ func (s *Store) retire(topic string) (end message.PhysicalOffset, found bool) {
 	if found {
 		t.removing = topic
 	}
-	return s.log.End(), found
+	return s.log.End(), found, nil
 }
 
 // settle ends what retire began: the queues are gone.
@@ -199,7 +206,7 @@ func (s *Store) holdsRemoved(topic string) bool {
 		if q.Max() > 0 && q.MaxPhysical() <= end {
 			return true
 		}
-		if p, err := placeAt(q, q.Min()); err == nil && p.Physical < end {
+		if p, err := placeAt(q, q.Min()); err == nil && p.Valid() && p.Physical < end {
 			return true
 		}
 	}

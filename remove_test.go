@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gantrymq/gantry/internal/vfs"
 	"github.com/gantrymq/gantry/internal/vfs/faultfs"
 	"github.com/gantrymq/gantry/internal/vfs/memfs"
 	"github.com/gantrymq/gantry/message"
@@ -174,6 +175,120 @@ func TestRemoveBatchTopic(t *testing.T) {
 	}
 	mustClose(t, s)
 	checkStore(t, mem)
+}
+
+// TestRemoveUnusedBatchTopic: a topic that topics.json marks, and that had no
+// message yet, is made again as its maker says.
+func TestRemoveUnusedBatchTopic(t *testing.T) {
+	mem := memfs.NewCrashable(1)
+	if err := mem.MkdirAll(testDir + "/config"); err != nil {
+		t.Fatal(err)
+	}
+	const topics = `{"topicConfigTable":{"TopicTest":{"attributes":{"queue.type":"BatchCQ"}}}}`
+	if err := vfs.WriteFileAtomic(mem, testDir+"/config/topics.json", []byte(topics)); err != nil {
+		t.Fatal(err)
+	}
+	s := mustOpen(t, smallOptions(mem, newClock()))
+	if !s.isBatchTopic("TopicTest") {
+		t.Fatal("the file is not read")
+	}
+	mustRemove(t, s, "TopicTest")
+	if s.isBatchTopic("TopicTest") {
+		t.Error("it has batch queues still")
+	}
+	mustClose(t, s)
+}
+
+// TestRemoveLightQueues: a light queue goes as other queues do, and stays when a
+// topic goes whose messages are in it.
+func TestRemoveLightQueues(t *testing.T) {
+	mem := memfs.NewCrashable(1)
+	opts := smallOptions(mem, newClock()).with(func(o *Options) { o.LightQueues = true })
+	s := mustOpen(t, opts)
+	put := func(body, names string) {
+		t.Helper()
+		mustPut(t, s, testMessage(body, message.PropInnerMultiDispatch, names))
+	}
+	put("0", "%LMQ%a,%LMQ%b,%LMQ%c")
+	put("1", "%LMQ%a,%LMQ%b,%LMQ%c")
+	late := testMessage("late")
+	targets, err := s.lightTargets("%LMQ%a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := s.newPending(s.topicQueue("TopicTest", 0))
+	defer p.release()
+	if err := p.add(late, 1); err != nil {
+		t.Fatal(err)
+	}
+	p.items[0].light = targets
+	mustRemove(t, s, "%LMQ%a")
+	if _, err := s.append(p, late); !errors.Is(err, errRetired) {
+		t.Errorf("the offset of a light queue that is gone: %v", err)
+	}
+	mustRemove(t, s, "%LMQ%c")
+	put("2", "%LMQ%a,%LMQ%b")
+	mustRemove(t, s, "TopicTest")
+	put("3", "%LMQ%a,%LMQ%b")
+	verify := func(t *testing.T) {
+		t.Helper()
+		waitDispatched(t, s)
+		for topic, want := range map[string][]string{"TopicTest": {"3"}, "%LMQ%a": {"2", "3"}, "%LMQ%b": {"0", "1", "2", "3"}} {
+			if got := bodies(t, s, topic, 0, 0); !slices.Equal(got, want) {
+				t.Errorf("%s: %q, want %q", topic, got, want)
+			}
+		}
+		if _, _, err := s.QueueRange("%LMQ%c", 0); !errors.Is(err, ErrNotFound) {
+			t.Errorf("%%LMQ%%c is there: %v", err)
+		}
+	}
+	verify(t)
+	if err := s.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	crashed := kill(s, mem).CrashClone(memfs.KeepAll)
+	for _, name := range []string{"checkpoint", "consumequeue"} {
+		removeAll(t, crashed, testDir+"/"+name)
+	}
+	for range 2 { // the second opening has nothing to do
+		s = mustOpen(t, opts.with(func(o *Options) { o.FS = crashed }))
+		verify(t)
+		if t.Failed() {
+			return
+		}
+		mustClose(t, s)
+		checkStore(t, crashed)
+	}
+	if r := s.Recovery(); len(r.Repaired) > 0 {
+		t.Errorf("repaired: %q", r.Repaired)
+	}
+}
+
+// TestRemoveTopicAgain: a removal that failed on the way can be repeated, and
+// then holds.
+func TestRemoveTopicAgain(t *testing.T) {
+	mem := memfs.NewCrashable(1)
+	fault := faultfs.New(mem)
+	opts := smallOptions(mem, newClock()).with(func(o *Options) { o.FS = fault })
+	s := mustOpen(t, opts)
+	mustPut(t, s, keyed(0))
+	waitDispatched(t, s)
+	if err := s.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	fault.Fail(faultfs.OpCreate, "*removedTopics.json.tmp", errors.New("no"))
+	if err := s.RemoveTopic(t.Context(), "TopicTest"); err == nil {
+		t.Fatal("removed without a note")
+	}
+	fault.Clear()
+	mustRemove(t, s, "TopicTest")
+	crashed := kill(s, mem).CrashClone(memfs.LoseUnsynced)
+	s = mustOpen(t, opts.with(func(o *Options) { o.FS = crashed }))
+	if _, _, err := s.QueueRange("TopicTest", 0); !errors.Is(err, ErrNotFound) {
+		t.Errorf("its queue is back: %v", err)
+	}
+	mustClose(t, s)
+	checkStore(t, crashed)
 }
 
 // TestRemoveTopicRefused: what cannot be removed, and when.

@@ -47,8 +47,11 @@ type Store struct {
 	scratch    struct{ hashes []int32 }
 	topics     map[string]string // interned topic names
 	removed    removals
-	recovering bool
-	indexedTo  message.PhysicalOffset // while recovering: what the index has already
+	// removalFailed: the last removal may have left something to be done, which
+	// the next does even if its topic has no queues.
+	removalFailed bool
+	recovering    bool
+	indexedTo     message.PhysicalOffset // while recovering: what the index has already
 
 	// batchTopics are those that had batch queues when the store was opened, and
 	// were not removed since.

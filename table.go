@@ -23,6 +23,13 @@ type topicQueue struct {
 	removed atomic.Bool
 }
 
+// removedQueue stands for the queues of records whose topic was removed.
+var removedQueue = func() *topicQueue {
+	q := new(topicQueue)
+	q.removed.Store(true)
+	return q
+}()
+
 type queueKey struct {
 	topic string
 	id    int32

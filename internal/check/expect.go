@@ -123,7 +123,7 @@ func (x *expectations) light(v *message.View, e expectation) {
 	}
 	allowed := message.AllowsLightQueues(string(v.TopicBytes()))
 	for i, l := range list {
-		if l.Name == "" || repeated(list[:i], l) {
+		if l.Name == "" || repeated(list[:i], l) || e.phy < x.c.config.removed[l.Name] {
 			continue
 		}
 		id := lightQueueID(l, v.QueueID)

@@ -179,6 +179,9 @@ func (d *derivation) light(b *logBatch, it *logItem) error {
 	}
 	tags := int64(message.HashTags(v.Props().Tags()))
 	for _, l := range names {
+		if it.phy < d.shape.removed[l.Name] {
+			continue
+		}
 		id := int32(0)
 		if !message.IsLight(l.Name) {
 			id = it.queueID // 4.9: a queue of an ordinary topic
