@@ -144,8 +144,10 @@ func (c *Conn) readRequest(h frameHead, in *inbound) (err error) {
 	inline := ok && c.ep.opts.Inline(&in.cmd)
 	switch {
 	case h.bodyLen == 0:
-	case inline && len(c.in.buffered()) >= h.bodyLen:
-		in.cmd.Body = c.in.buffered()[:h.bodyLen:h.bodyLen] // stays as it is until the next frame is read
+	case inline && h.bodyLen <= copiedBody && len(c.in.buffered()) >= h.bodyLen:
+		// It stays as it is until more is read; an answer that has it as its
+		// body is copied before.
+		in.cmd.Body = c.in.buffered()[:h.bodyLen:h.bodyLen]
 		c.in.r += h.bodyLen
 	default:
 		if in.cmd.Body, err = c.in.part(h.bodyLen, in); err != nil {
