@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync"
 
 	"github.com/gantrymq/gantry/internal/indexfile"
 )
@@ -133,6 +134,9 @@ func (w *indexWalker) entries(c *chainSums) {
 	f := w.f
 	f.ordered = true
 	w.good, w.before = math.MinInt64, math.MinInt64
+	if w.orderly(c) {
+		return
+	}
 	for e := int64(1); e <= f.last && w.c.ctx.Err() == nil; e += entryBlock {
 		n := min(entryBlock, f.last+1-e)
 		raw := w.block(e, n)
@@ -152,6 +156,66 @@ func (w *indexWalker) entries(c *chainSums) {
 		}
 	}
 	slices.Sort(f.bad)
+}
+
+// partEntries is how many entries are worth a goroutine.
+const partEntries = 16 * entryBlock
+
+// orderly is entries for a large file in which all is well, by several
+// goroutines: the newest files are few, and the log has to wait for them. It
+// reports false, and has noted nothing, when something is not well.
+func (w *indexWalker) orderly(c *chainSums) bool {
+	f := w.f
+	n := min(int64(w.c.o.Workers), f.last/partEntries)
+	if n < 2 {
+		return false
+	}
+	type part struct {
+		w    indexWalker
+		f    indexFile
+		sums chainSums
+		ok   bool
+	}
+	parts := make([]part, n)
+	blocks := (f.last + entryBlock - 1) / entryBlock
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			p := &parts[i]
+			p.f = indexFile{geo: f.geo, ordered: true}
+			p.sums = chainSums{seed1: c.seed1, seed2: c.seed2}
+			s := w.c.sink() // what is found now is found again
+			p.w = indexWalker{c: w.c, f: &p.f, s: s, r: w.r, in: w.c.open(s, f.path), good: math.MinInt64, before: math.MinInt64}
+			if p.w.in == nil {
+				return
+			}
+			defer p.w.in.close()
+			end := min(1+blocks*(i+1)/n*entryBlock, f.last+1)
+			for e := 1 + blocks*i/n*entryBlock; e < end; e += entryBlock {
+				size := min(entryBlock, end-e)
+				if w.c.ctx.Err() != nil || !p.w.inOrder(p.w.block(e, size), e, size, &p.sums) {
+					return
+				}
+			}
+			p.ok = len(s.list) == 0
+		})
+	}
+	wg.Wait()
+	last := int64(math.MinInt64)
+	for i := range parts {
+		if p := &parts[i]; !p.ok || p.f.samples[0].phy < last {
+			return false
+		} else {
+			last = p.f.maxPhy
+		}
+	}
+	for i := range parts {
+		c.sum += parts[i].sums.sum
+		f.samples = append(f.samples, parts[i].f.samples...)
+	}
+	end := &parts[n-1].w
+	w.good, w.before, w.goodEntry, f.maxPhy = end.good, end.before, end.goodEntry, last
+	return true
 }
 
 // inOrder adds up n entries from number e on and reports whether no hash is
