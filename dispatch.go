@@ -137,8 +137,8 @@ const (
 // dispatchPace tells when waking the dispatcher for each record would cost more
 // than dispatching it: while there are many, it looks by itself now and then.
 type dispatchPace struct {
-	records int // since then
 	since   time.Time
+	records int  // since then
 	busy    bool // as of the last look at the rate
 	paused  bool // and nothing was there afterwards
 }
@@ -278,11 +278,7 @@ func (s *Store) lightOf(v *message.View) []lightTarget {
 		if checkNames(l.Name, 0) != nil || l.Offset < 0 || s.removed.cover(l.Name, v.PhysicalOffset) {
 			continue
 		}
-		id := int32(0)
-		if !message.IsLight(l.Name) {
-			id = v.QueueID // 4.9: a queue of an ordinary topic
-		}
-		targets = append(targets, lightTarget{s.topicQueue(l.Name, id), l.Offset})
+		targets = append(targets, lightTarget{s.topicQueue(l.Name, l.QueueID(v.QueueID)), l.Offset})
 	}
 	return targets
 }

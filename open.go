@@ -14,7 +14,7 @@ import (
 	"github.com/gantrymq/gantry/internal/commitlog"
 	"github.com/gantrymq/gantry/internal/indexfile"
 	"github.com/gantrymq/gantry/internal/javajson"
-	"github.com/gantrymq/gantry/internal/vfs"
+	"github.com/gantrymq/gantry/internal/mappedfile"
 	"github.com/gantrymq/gantry/internal/vfs/overlayfs"
 	"github.com/gantrymq/gantry/message"
 )
@@ -118,9 +118,7 @@ func (s *Store) enter() (undo func(), err error) {
 			}
 		}
 		if s.fs = overlayfs.New(s.fs); s.opts.Live {
-			s.fs = overlayfs.NewSnapshot(s.opts.FS, func(e vfs.Entry) bool {
-				return e.IsRegular() && e.Size == 0 && strings.Trim(e.Name, "0123456789") == "" // a segment in the making
-			})
+			s.fs = overlayfs.NewSnapshot(s.opts.FS, mappedfile.InTheMaking)
 		}
 		return undo, nil
 	}

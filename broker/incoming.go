@@ -52,20 +52,16 @@ var delayProps = []string{
 	message.PropDelay, message.PropTimerDeliverMS, message.PropTimerDelaySec, message.PropTimerDelayMS, "__STARTDELIVERTIME",
 }
 
-// messageKind tells the kind of a message by its properties. Most have none of those
-// names, and looking for them costs less than parsing.
+// messageKind tells the kind of a message by its properties.
 func messageKind(p message.Properties) kind {
 	has := func(name string) bool { _, ok := p.Get(name); return ok }
-	s := string(p)
-	if strings.Contains(s, message.PropTransactionPrepared) {
-		if v, _ := p.Get(message.PropTransactionPrepared); strings.EqualFold(v, "true") {
-			return transaction
-		}
+	if v, _ := p.Get(message.PropTransactionPrepared); strings.EqualFold(v, "true") {
+		return transaction
 	}
-	if strings.Contains(s, propShardingKey) && has(propShardingKey) {
+	if has(propShardingKey) {
 		return fifo
 	}
-	if strings.Contains(s, "DEL") {
+	if strings.Contains(string(p), "DEL") {
 		for _, name := range delayProps {
 			if has(name) {
 				return delay

@@ -353,6 +353,15 @@ type LightQueue struct {
 // is always 0.
 func IsLight(name string) bool { return strings.HasPrefix(name, LightPrefix) }
 
+// QueueID is the id of a queue that a record names besides its own: 0, but what
+// names an ordinary topic, as brokers of 4.9 allow, means the record's id.
+func (l LightQueue) QueueID(own int32) int32 {
+	if IsLight(l.Name) {
+		return 0
+	}
+	return own
+}
+
 // AllowsLightQueues reports whether messages of topic may be referred to by
 // light queues: not those of retry, system and schedule topics (5.x).
 func AllowsLightQueues(topic string) bool {

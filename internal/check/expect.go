@@ -126,7 +126,7 @@ func (x *expectations) light(v *message.View, e expectation) {
 		if l.Name == "" || repeated(list[:i], l) || e.phy < x.c.config.removed[l.Name] {
 			continue
 		}
-		id := lightQueueID(l, v.QueueID)
+		id := l.QueueID(v.QueueID)
 		e.slot = int64(l.Offset)
 		e.maybe = !allowed || !message.IsLight(l.Name)
 		var q *queue
@@ -155,15 +155,6 @@ func (x *expectations) expect(q *queue, topic func() string, id int32, e expecta
 	case !e.maybe: // a unit that may be missing makes a difference if it is there
 		x.sums.add(q.idx, x.c.sums.unit(e.phy, e.slot, e.tags, e.size))
 	}
-}
-
-// lightQueueID is the id of a queue that a record names besides its own: 0, but
-// what names an ordinary topic, as brokers of 4.9 allow, means the record's id.
-func lightQueueID(l message.LightQueue, own int32) int32 {
-	if message.IsLight(l.Name) {
-		return 0
-	}
-	return own
 }
 
 func repeated(list []message.LightQueue, l message.LightQueue) bool {

@@ -203,11 +203,11 @@ func (w *indexWalker) orderly(c *chainSums) bool {
 	wg.Wait()
 	last := int64(math.MinInt64)
 	for i := range parts {
-		if p := &parts[i]; !p.ok || p.f.samples[0].phy < last {
+		p := &parts[i]
+		if !p.ok || p.f.samples[0].phy < last {
 			return false
-		} else {
-			last = p.f.maxPhy
 		}
+		last = p.f.maxPhy
 	}
 	for i := range parts {
 		c.sum += parts[i].sums.sum

@@ -571,7 +571,7 @@ func (w *queueWalker) verifyUnit(s *sink, file string, off, offset int64, u cons
 	light, err := info.props.LightQueues()
 	if err == nil {
 		for _, lq := range light {
-			switch id := lightQueueID(lq, info.QueueID); {
+			switch id := lq.QueueID(info.QueueID); {
 			case lq.Name != q.topic.name:
 				continue
 			case q.id != id:

@@ -1,6 +1,11 @@
 package mappedfile
 
-import "math"
+import (
+	"math"
+	"strings"
+
+	"github.com/gantrymq/gantry/internal/vfs"
+)
 
 // nameLen is the number of digits of a file name.
 const nameLen = 20
@@ -36,3 +41,9 @@ func ParseFileName(name string) (start int64, ok bool) {
 // maxStart is the largest start for which the end of the file and of the one
 // behind it are offsets.
 func maxStart(size int64) int64 { return math.MaxInt64 - 2*min(size, math.MaxInt64/2) }
+
+// InTheMaking reports whether a directory entry is a segment, or an index file,
+// that has its name and not yet its length.
+func InTheMaking(e vfs.Entry) bool {
+	return e.IsRegular() && e.Size == 0 && strings.Trim(e.Name, "0123456789") == ""
+}

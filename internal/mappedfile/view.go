@@ -24,8 +24,8 @@ type view struct {
 
 	// pins is 2 × users, plus 1 once the owner has let go.
 	pins atomic.Int64
-	// shedAt is the position at whose flush pages are shed next.
-	shedAt atomic.Int64
+	// shedAt is up to where pages were shed. The file's flushMu guards it.
+	shedAt int64
 	// read counts the bytes read through a read-only mapping since pages were shed.
 	read atomic.Int64
 }
@@ -41,14 +41,14 @@ const (
 	shedRead   = 32 << 20 // bytes read, in files that are no longer written
 )
 
-// shed lets go of the pages far in front of flushed; one goroutine calls it at
-// a time.
+// shed lets go of the pages far in front of flushed. The caller holds the file's
+// flushMu.
 func (v *view) shed(flushed int64) {
-	if flushed < v.shedAt.Load()+shedBehind+shedStep {
+	if flushed < v.shedAt+shedBehind+shedStep {
 		return
 	}
 	to := (flushed - shedBehind) &^ (PageSize - 1)
-	v.shedAt.Store(to)
+	v.shedAt = to
 	v.drop(to)
 }
 

@@ -182,10 +182,7 @@ func (d *derivation) light(b *logBatch, it *logItem) error {
 		if it.phy < d.shape.removed[l.Name] {
 			continue
 		}
-		id := int32(0)
-		if !message.IsLight(l.Name) {
-			id = it.queueID // 4.9: a queue of an ordinary topic
-		}
+		id := l.QueueID(it.queueID)
 		q, err := d.state([]byte(l.Name), id, true)
 		if err != nil {
 			return err

@@ -96,9 +96,7 @@ func predict(ctx context.Context, dir string, o gantry.Options) (p Prediction, e
 	source, live := o.FS, o.Live
 	lower := overlayfs.New(source)
 	if live {
-		lower = overlayfs.NewSnapshot(notHeld{source}, func(e vfs.Entry) bool {
-			return e.IsRegular() && e.Size == 0 && strings.Trim(e.Name, "0123456789") == "" // a segment in the making
-		})
+		lower = overlayfs.NewSnapshot(notHeld{source}, mappedfile.InTheMaking)
 	}
 	over := &watchFS{FS: lower, touched: map[string]bool{}}
 	o.FS, o.ReadOnly, o.Live, o.NoCreate = over, false, false, true
