@@ -73,9 +73,9 @@ type Limits struct {
 	// would exceed it is closed, unless nothing else waits. 0 means 64 MiB.
 	MaxQueued int64
 	// MaxQueuedTotal bounds the same over all connections: beyond it, a
-	// connection on which bytes wait already is closed when it would
-	// queue more, and on others a long answer becomes SYSTEM_BUSY. 0 means
-	// 256 MiB.
+	// connection on which more than 8 KiB wait already is closed when it
+	// would queue more, and on others a longer answer becomes SYSTEM_BUSY.
+	// 0 means 256 MiB.
 	MaxQueuedTotal int64
 	// MaxRequestTotal bounds the memory of all requests that are being
 	// read, handled or held, counted as their bytes and a fixed cost for

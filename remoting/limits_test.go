@@ -3,6 +3,8 @@ package remoting
 import (
 	"context"
 	"errors"
+	"maps"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -228,6 +230,71 @@ func TestQueuedTotalAnswers(t *testing.T) {
 	p.send(request(codeEcho, 3, long))
 	if c := p.read(); string(c.Body) != long {
 		t.Errorf("answer %v", c)
+	}
+}
+
+// A gatedListener's connections hold back the return of Write, although the
+// peer has the bytes.
+type gatedListener struct {
+	net.Listener
+	gate chan struct{}
+}
+
+type gatedConn struct {
+	net.Conn
+	gate chan struct{}
+}
+
+func (l gatedListener) Accept() (net.Conn, error) {
+	nc, err := l.Listener.Accept()
+	return gatedConn{nc, l.gate}, err
+}
+
+func (c gatedConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	<-c.gate
+	return n, err
+}
+
+// TestQueuedTotalSparesReaders: a peer that has taken all it was sent stays
+// connected when the bound over all connections is reached, although the write
+// of the last answer has not returned yet.
+func TestQueuedTotalSparesReaders(t *testing.T) {
+	const total = 1 << 20
+	handled := make(chan struct{}, 10)
+	gate := make(chan struct{})
+	s := newTestServer(t, ServerOptions{Options: Options{
+		Limits:  Limits{MaxQueuedTotal: total},
+		Observe: func(*Conn, *Command, int32, time.Duration) { handled <- struct{}{} },
+	}})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(gatedListener{l, gate}) }()
+	s.ep.queued.Add(total) // as if others waited
+	p := dialRaw(t, l.Addr().String())
+	p.send(request(codeEcho, 1, "short"))
+	p.read()
+	receive(t, handled, "answer")
+	p.send(request(codeEcho, 2, "short"))
+	p.send(request(codeEcho, 3, strings.Repeat("x", copiedBody+1)))
+	receive(t, handled, "second answer")
+	receive(t, handled, "third answer")
+	close(gate)
+	got := map[int32]int32{}
+	for range 2 {
+		c := p.read()
+		got[c.Opaque] = c.Code
+	}
+	if want := map[int32]int32{2: CodeSuccess, 3: CodeSystemBusy}; !maps.Equal(got, want) {
+		t.Errorf("codes by opaque %v, want %v", got, want)
+	}
+	s.ep.queued.Add(-total)
+	s.Close() //nolint:errcheck // never fails
+	if err := receive(t, served, "the end of Serve"); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -54,7 +54,9 @@ func (c *Conn) queueLocked(cmd *Command) error {
 	n := int64(len(b) - before + len(cmd.Body))
 	full := c.ep.queued.Load()+n > c.ep.limits.MaxQueuedTotal
 	switch {
-	case q.bytes > 0 && (full || q.bytes+n > c.ep.limits.MaxQueued):
+	case q.bytes > 0 && q.bytes+n > c.ep.limits.MaxQueued, q.bytes > copiedBody && full:
+		// Less may be in a write that is about to return, to a peer that
+		// takes everything.
 		*q.tail = b[:before]
 		return ErrSlowReader
 	case full && n > copiedBody && cmd.IsResponse():
