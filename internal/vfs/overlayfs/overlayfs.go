@@ -11,7 +11,7 @@
 //
 // The base should not change meanwhile. Where another process adds to it,
 // NewSnapshot keeps the names in each directory as they were when it was first
-// listed; what is seen of the contents of files that change is not defined.
+// listed, or they were first asked for; what is seen of the contents of files that change is not defined.
 package overlayfs
 
 import (
@@ -53,9 +53,10 @@ func New(base vfs.FS) *FS {
 }
 
 // NewSnapshot is New for a base that another process adds files to: a name that
-// comes into a directory after that was listed does not exist here, and can be
-// created. One that goes is gone. Entries that are unfinished when a directory is
-// first listed count as coming later.
+// comes into a directory after that was listed, or after somebody has asked for
+// it in vain, does not exist here, and can be created. One that goes is gone.
+// Entries that are unfinished when a directory is first listed count as coming
+// later.
 func NewSnapshot(base vfs.FS, unfinished func(vfs.Entry) bool) *FS {
 	f := New(base)
 	f.unfinished = unfinished
@@ -154,6 +155,9 @@ func (f *FS) childLocked(dir *node, name string) (*node, error) {
 	}
 	below := filepath.Join(dir.below, name)
 	e, err := f.base.Stat(below)
+	if f.unfinished != nil && errors.Is(err, fs.ErrNotExist) {
+		dir.setChild(name, nil) // it may come, and must not come here
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +188,7 @@ func (f *FS) walkLocked(root string, parts []string, keep bool) (*node, error) {
 		if err != nil {
 			return nil, err
 		}
-		if keep && next.dir {
+		if (keep || f.unfinished != nil) && next.dir {
 			n.setChild(p, next)
 		}
 		n = next
@@ -200,15 +204,11 @@ func (n *node) setChild(name string, child *node) {
 }
 
 func (f *FS) findLocked(name string) (*node, error) {
-	return f.findKeepLocked(name, false)
-}
-
-func (f *FS) findKeepLocked(name string, keep bool) (*node, error) {
 	root, parts, err := split(name)
 	if err != nil {
 		return nil, err
 	}
-	return f.walkLocked(root, parts, keep)
+	return f.walkLocked(root, parts, false)
 }
 
 // parentLocked finds the directory of name, to change it, and the last part.
@@ -452,7 +452,7 @@ func (f *FS) SyncDir(dir string) error {
 func (f *FS) dirOf(op, name string) (*node, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n, err := f.findKeepLocked(name, f.unfinished != nil)
+	n, err := f.findLocked(name)
 	if err == nil && n.below != "" && n == f.roots[n.below] {
 		_, err = f.base.Stat(n.below)
 	}

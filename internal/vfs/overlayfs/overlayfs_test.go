@@ -416,6 +416,27 @@ func TestSnapshot(t *testing.T) {
 	if got := names(); !slices.Equal(got, want) {
 		t.Errorf("names %q, want %q", got, want)
 	}
+	for _, dir := range []string{"/d/sub/late", "/late/sub"} {
+		if _, err := f.List(dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("list %s: %v", dir, err)
+		}
+		if err := base.MkdirAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		put(dir+"/0", "theirs")
+		if _, err := f.Stat(dir + "/0"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("a directory that came later: %v", err)
+		}
+		if err := f.MkdirAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		h, err := f.Create(dir + "/0")
+		if err != nil {
+			t.Errorf("a file in a directory that came later: %v", err)
+			continue
+		}
+		h.Close() //nolint:errcheck // in memory
+	}
 	put("/d/new", "theirs")
 	put("/d/sub/new", "seen: nobody has listed sub")
 	if err := base.Remove("/d/gone"); err != nil {
