@@ -326,7 +326,8 @@ func (p *pendingPut) add(m *message.Message, count message.QueueOffset) error {
 		mm.StoreHost = p.s.opts.StoreHost
 		m = &mm
 	}
-	buf, err := p.s.encoder.Append(p.buf, m)
+	props := m.Properties.Reserved()
+	buf, err := p.s.encoder.AppendReserved(p.buf, m, &props)
 	if err != nil {
 		return err
 	}
@@ -342,7 +343,7 @@ func (p *pendingPut) add(m *message.Message, count message.QueueOffset) error {
 		size:         int32(len(p.buf) - start),
 		count:        count,
 		dispatchable: m.SysFlag.Queued(),
-		tags:         message.HashTags(m.Tags()),
+		tags:         message.HashTags(props.Tags),
 		hashes:       it.hashes[:0],
 	}
 	if m.Topic == message.ScheduleTopic {
@@ -350,7 +351,7 @@ func (p *pendingPut) add(m *message.Message, count message.QueueOffset) error {
 		it.delay = p.s.delayOf(level)
 	}
 	if !p.s.opts.NoIndex {
-		it.hashes = message.IndexHashes(it.hashes, m.Topic, m.Properties, m.SysFlag, !p.s.opts.NoTagIndex)
+		it.hashes = props.IndexHashes(it.hashes, m.Topic, m.SysFlag, !p.s.opts.NoTagIndex)
 	}
 	if it.dispatchable {
 		p.count += count

@@ -1,9 +1,11 @@
 package broker
 
 import (
+	"bytes"
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"runtime"
 	"slices"
@@ -89,6 +91,58 @@ func BenchmarkSend(b *testing.B) {
 			return err
 		})
 	})
+}
+
+// A script is a connection on which the same requests come over and over, some
+// at a time, from a client that takes no CPU. Its end comes when the reader wants
+// more than left bytes, so whatever was read has been answered then.
+type script struct {
+	net.Conn // the addresses
+	requests []byte
+	at, left int
+	read     chan struct{} // closed when nothing is left
+}
+
+func (s *script) Read(b []byte) (int, error) {
+	if s.left == 0 {
+		close(s.read)
+		return 0, io.EOF
+	}
+	n := copy(b[:min(len(b), s.left)], s.requests[s.at:])
+	s.at = (s.at + n) % len(s.requests)
+	s.left -= n
+	return n, nil
+}
+
+func (s *script) Write(b []byte) (int, error) { return len(b), nil }
+
+// BenchmarkSendOnly measures what a message of 1 KiB costs the broker without
+// sockets and clients, when eight come at a time as a Java client sends them.
+func BenchmarkSendOnly(b *testing.B) {
+	const atOnce = 8
+	br, client := startBench(b)
+	h := sendHeader("T", 0, message.PropKeys, "key-1234 key-5678", message.PropUniqKey, "FD000000000000000000000000000002310F5FFD2B2794D510430005",
+		message.PropWait, "true", message.PropTags, "a")
+	req := remoting.NewRequest(remoting.ReqSendMessageV2, h)
+	req.Body = make([]byte, 1<<10)
+	if resp, err := client.Invoke(b.Context(), br.Addr(), req); err != nil || resp.Err() != nil { // makes the topic
+		b.Fatal(resp, err)
+	}
+	frame := frameOf(b, req.Code, 1, h, req.Body)
+	s := &script{Conn: dialTCP(b, br), requests: bytes.Repeat(frame, atOnce), left: b.N * len(frame), read: make(chan struct{})}
+	b.ReportAllocs()
+	cpu := cpuTime()
+	b.ResetTimer()
+	br.server.ServeConn(s)
+	<-s.read
+	if err := br.store.WaitDispatched(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	b.StopTimer()
+	b.ReportMetric(float64(cpuTime()-cpu)/float64(b.N), "cpu-ns/msg")
+	if got := br.stats.puts.sum.Load(); got != int64(b.N)+1 {
+		b.Errorf("%d messages were stored, want %d", got, b.N+1)
+	}
 }
 
 // BenchmarkLongPoll measures how long a message takes from its producer, until a

@@ -17,9 +17,15 @@ type countedStore struct {
 }
 
 func (s countedStore) Put(ctx context.Context, m *message.Message) (gantry.PutResult, error) {
+	props := m.Properties.Reserved()
+	return s.put(ctx, m, messageKind(&props))
+}
+
+// put is Put for a message whose kind is known.
+func (s countedStore) put(ctx context.Context, m *message.Message, k kind) (gantry.PutResult, error) {
 	res, err := s.Store.Put(ctx, m)
 	if res.Count > 0 {
-		s.stats.came(m, messageKind(m.Properties), &res)
+		s.stats.came(m, k, &res)
 	}
 	return res, err
 }
@@ -45,28 +51,15 @@ const (
 
 func (k kind) String() string { return [...]string{"normal", "fifo", "delay", "transaction"}[k] }
 
-const propShardingKey = "__SHARDINGKEY"
-
-// delayProps are the properties that delay a message; each has "DEL" in its name.
-var delayProps = []string{
-	message.PropDelay, message.PropTimerDeliverMS, message.PropTimerDelaySec, message.PropTimerDelayMS, "__STARTDELIVERTIME",
-}
-
 // messageKind tells the kind of a message by its properties.
-func messageKind(p message.Properties) kind {
-	has := func(name string) bool { _, ok := p.Get(name); return ok }
-	if v, _ := p.Get(message.PropTransactionPrepared); strings.EqualFold(v, "true") {
+func messageKind(r *message.Reserved) kind {
+	switch {
+	case strings.EqualFold(r.TransactionPrepared, "true"):
 		return transaction
-	}
-	if has(propShardingKey) {
+	case r.ShardingKey != "":
 		return fifo
-	}
-	if strings.Contains(string(p), "DEL") {
-		for _, name := range delayProps {
-			if has(name) {
-				return delay
-			}
-		}
+	case r.Delay != "" || r.Timed:
+		return delay
 	}
 	return normal
 }

@@ -29,7 +29,8 @@ func TestMessageKind(t *testing.T) {
 		{[]string{"TIMER_DELIVER_MS", "1"}, delay},
 		{[]string{"__STARTDELIVERTIME", "1"}, delay},
 	} {
-		if got := messageKind(message.NewProperties(tc.props...)); got != tc.want {
+		props := message.NewProperties(tc.props...).Reserved()
+		if got := messageKind(&props); got != tc.want {
 			t.Errorf("%q: %v, want %v", tc.props, got, tc.want)
 		}
 	}

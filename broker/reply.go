@@ -43,7 +43,8 @@ func (b *Broker) sendReply(ctx context.Context, c *remoting.Conn, cmd *remoting.
 	if m.Body == nil { // client-go forgets it
 		m.Body = []byte{}
 	}
-	b.addProperties(m)
+	props := m.Properties.Reserved()
+	b.addProperties(m, &props)
 	resp := remoting.NewResponse(remoting.CodeSuccess, "")
 	if err := b.pushReply(ctx, m, &h); err != nil {
 		resp.Code, resp.Remark = remoting.CodeSystemError, "push reply message to client failed: "+err.Error()

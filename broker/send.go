@@ -15,9 +15,6 @@ import (
 
 // Properties that the broker adds to messages, reads from them, or removes.
 const (
-	propRegion        = "MSG_REGION"
-	propTraceOn       = "TRACE_ON"
-	propPopCheckPoint = "POP_CK"
 	propTransactionID = "__transactionId__"
 	propRetryTopic    = "RETRY_TOPIC"
 	propOriginID      = "ORIGIN_MESSAGE_ID"
@@ -44,7 +41,7 @@ func (b *Broker) sendMessage(ctx context.Context, c *remoting.Conn, cmd *remotin
 	}
 	if resp.Ext == nil { // the fields that each answer has
 		cfg := b.config()
-		resp.Ext = remoting.Fields{{Name: propRegion, Value: cfg.RegionID}, {Name: propTraceOn, Value: strconv.FormatBool(cfg.TraceOn)}}
+		resp.Ext = remoting.Fields{{Name: message.PropMsgRegion, Value: cfg.RegionID}, {Name: message.PropTraceSwitch, Value: strconv.FormatBool(cfg.TraceOn)}}
 	}
 	return resp, nil
 }
@@ -90,14 +87,15 @@ func (b *Broker) send(ctx context.Context, c *remoting.Conn, cmd *remoting.Comma
 			return nil, err
 		}
 	}
-	b.addProperties(m)
+	props := m.Properties.Reserved()
+	b.addProperties(m, &props)
 	// Committed messages keep the property, so one that comes back to be
 	// consumed again may have it too.
-	if prepared, _ := m.Properties.Get(message.PropTransactionPrepared); strings.EqualFold(prepared, "true") && !isRetryTopic(h.Topic) {
+	if strings.EqualFold(props.TransactionPrepared, "true") && !isRetryTopic(h.Topic) {
 		return b.sendHalf(ctx, m)
 	}
-	res, err := b.store.Put(ctx, m)
-	return b.sent(m.Topic, m.QueueID, m.Properties.UniqKey(), res, err), nil
+	res, err := b.store.put(ctx, m, messageKind(&props))
+	return b.sent(m.Topic, m.QueueID, props.UniqKey, res, err), nil
 }
 
 // maxMessageSize is the largest body, or batch of bodies, in bytes.
@@ -108,30 +106,36 @@ func (b *Broker) maxMessageSize() int {
 	return message.DefaultMaxMessageSize
 }
 
-// addProperties adds what each message carries besides its sender's own.
-func (b *Broker) addProperties(m *message.Message) {
+// addProperties adds what each message carries besides its sender's own. r are
+// the reserved ones of m, and has its unique key afterwards.
+func (b *Broker) addProperties(m *message.Message, r *message.Reserved) {
 	cfg := b.config()
-	p := m.Properties
-	p = p.Delete(propPopCheckPoint)
-	pairs := []string{propRegion, cfg.RegionID, propTraceOn, strconv.FormatBool(cfg.TraceOn), message.PropCluster, cfg.ClusterName}
-	if p.UniqKey() == "" {
-		pairs = append(pairs, message.PropUniqKey, b.uniqKeys.Next(b.now()))
+	pairs := make([]string, 0, 8)
+	pairs = append(pairs, message.PropMsgRegion, cfg.RegionID, message.PropTraceSwitch, strconv.FormatBool(cfg.TraceOn), message.PropCluster, cfg.ClusterName)
+	if r.UniqKey == "" {
+		r.UniqKey = b.uniqKeys.Next(b.now())
+		pairs = append(pairs, message.PropUniqKey, r.UniqKey)
 	}
-	m.Properties = setAll(p, pairs)
+	if !r.OfBroker {
+		m.Properties = appendAll(m.Properties, pairs)
+		return
+	}
+	m.Properties = setAll(m.Properties.Delete(message.PropPopCheckPoint), pairs)
 }
 
-// setAll sets properties, given as name and value in turn. Where none of them
-// is there yet, as in nearly every message, it costs one copy.
+// setAll sets properties, given as name and value in turn.
 func setAll(p message.Properties, pairs []string) message.Properties {
-	n := len(p) + 1
 	for i := 0; i < len(pairs); i += 2 {
-		if strings.Contains(string(p), pairs[i]) {
-			for i := 0; i < len(pairs); i += 2 {
-				p = p.Set(pairs[i], pairs[i+1])
-			}
-			return p
-		}
-		n += len(pairs[i]) + len(pairs[i+1]) + 2
+		p = p.Set(pairs[i], pairs[i+1])
+	}
+	return p
+}
+
+// appendAll is setAll for properties none of which p has, and costs one copy.
+func appendAll(p message.Properties, pairs []string) message.Properties {
+	n := len(p) + 1
+	for _, s := range pairs {
+		n += len(s) + 1
 	}
 	out := make([]byte, 0, n)
 	out = append(out, p...)

@@ -273,7 +273,17 @@ func (v *View) HasPropertyCRC() bool {
 // parser fails on, or nil. It is of interest for stores written by others: an
 // Encoder accepts no such message.
 func (v *View) ParserError() error {
-	if err := checkNumbers(stringOf(v.TopicBytes()), v.props()); err != nil {
+	p := v.props()
+	var base, delay string
+	num, ok := p.Get(PropInnerNum) // hardly ever: quicker than a look at all of them
+	if ok {
+		base, _ = p.Get(PropInnerBase)
+	}
+	topic := stringOf(v.TopicBytes())
+	if topic == ScheduleTopic {
+		delay, _ = p.Get(PropDelay)
+	}
+	if err := checkNumbers(topic, num, base, delay); err != nil {
 		return err
 	}
 	return nil

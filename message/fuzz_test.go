@@ -129,6 +129,7 @@ func FuzzProperties(f *testing.F) {
 		if got, ok := p.Get(name); got != want[name] || ok != (want[name] != "") {
 			t.Fatalf("Get(%q) = %q, %v, want %q", name, got, ok, want[name])
 		}
+		checkReserved(t, p)
 		p.Problems()
 		_, _ = p.LightQueues()
 		_, _ = p.DelayLevel()

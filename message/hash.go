@@ -114,22 +114,25 @@ func absHash(h int32) int32 {
 // withTags (RocketMQ 5.4 and later) the key "T#" + TAGS. A key that is there
 // twice gives two hashes. A rollback record has none (section 10.3).
 func IndexHashes(dst []int32, topic string, p Properties, f SysFlag, withTags bool) []int32 {
+	r := p.Reserved()
+	return r.IndexHashes(dst, topic, f, withTags)
+}
+
+// IndexHashes is the function of that name for properties that have been looked
+// through already.
+func (r *Reserved) IndexHashes(dst []int32, topic string, f SysFlag, withTags bool) []int32 {
 	if !f.Indexed() {
 		return dst
 	}
 	prefix := topicPrefix(topic)
-	if uniq, ok := p.Get(PropUniqKey); ok {
-		dst = append(dst, absHash(HashAppend(prefix, uniq)))
+	if r.UniqKey != "" {
+		dst = append(dst, absHash(HashAppend(prefix, r.UniqKey)))
 	}
-	if keys, ok := p.Get(PropKeys); ok {
-		for key := range keyPieces(keys) {
-			dst = append(dst, absHash(HashAppend(prefix, key)))
-		}
+	for key := range keyPieces(r.Keys) {
+		dst = append(dst, absHash(HashAppend(prefix, key)))
 	}
-	if withTags {
-		if tags, ok := p.Get(PropTags); ok {
-			dst = append(dst, absHash(HashAppend(HashAppend(prefix, "T#"), tags)))
-		}
+	if withTags && r.Tags != "" {
+		dst = append(dst, absHash(HashAppend(HashAppend(prefix, "T#"), r.Tags)))
 	}
 	return dst
 }

@@ -100,6 +100,11 @@ const (
 	PropTransactionPrepared   = "TRAN_MSG"
 	PropProducerGroup         = "PGROUP"
 	PropCluster               = "CLUSTER"
+	PropMsgRegion             = "MSG_REGION"
+	PropTraceSwitch           = "TRACE_ON"
+	PropShardingKey           = "__SHARDINGKEY"
+	PropStartDeliverTime      = "__STARTDELIVERTIME"
+	PropPopCheckPoint         = "POP_CK"
 )
 
 // Topics with a meaning for the store (section 17 of the format).

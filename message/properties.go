@@ -83,6 +83,73 @@ func (p Properties) Get(name string) (string, bool) {
 	return value, true
 }
 
+// Reserved are the properties that stores and brokers act upon, each as Get
+// returns it, "" for none. Reserved finds them in one pass.
+type Reserved struct {
+	Keys, Tags, UniqKey string
+	Wait, Delay         string
+	InnerNum, InnerBase string
+	TransactionPrepared string
+	ShardingKey         string
+	Timed               bool // one that asks for a delay of its own length or for a time
+	OfBroker            bool // a pair, even an empty one, of those that brokers add or take away
+	hasCRC              bool // a pair, even an empty one
+}
+
+// Reserved returns the reserved properties. The strings are part of p.
+func (p Properties) Reserved() Reserved {
+	var r Reserved
+	for s := string(p); s != ""; {
+		seg := s
+		if end := strings.IndexByte(s, pairSep); end >= 0 {
+			seg, s = s[:end], s[end+1:]
+		} else {
+			s = ""
+		}
+		sep := strings.IndexByte(seg, nameSep)
+		if sep <= 0 {
+			continue
+		}
+		r.note(seg[:sep], seg[sep+1:])
+	}
+	return r
+}
+
+// note takes the next pair into account.
+func (r *Reserved) note(name, value string) {
+	switch name {
+	case PropCRC32:
+		r.hasCRC = true
+	case PropCluster, PropMsgRegion, PropTraceSwitch, PropPopCheckPoint:
+		r.OfBroker = true
+	}
+	if value == "" {
+		return
+	}
+	switch name {
+	case PropKeys:
+		r.Keys = value
+	case PropTags:
+		r.Tags = value
+	case PropUniqKey:
+		r.UniqKey = value
+	case PropWait:
+		r.Wait = value
+	case PropDelay:
+		r.Delay = value
+	case PropInnerNum:
+		r.InnerNum = value
+	case PropInnerBase:
+		r.InnerBase = value
+	case PropTransactionPrepared:
+		r.TransactionPrepared = value
+	case PropShardingKey:
+		r.ShardingKey = value
+	case PropTimerDelaySec, PropTimerDelayMS, PropTimerDeliverMS, PropStartDeliverTime:
+		r.Timed = true
+	}
+}
+
 // segments yields what stands between the 0x02 bytes, with its position.
 func (p Properties) segments() iter.Seq2[int, string] {
 	return func(yield func(int, string) bool) {

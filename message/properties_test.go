@@ -148,6 +148,41 @@ func TestSetAndDeleteKeepBytes(t *testing.T) {
 	}
 }
 
+// TestReserved: one pass finds what Get finds name by name.
+func TestReserved(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		names := rapid.SampledFrom([]string{
+			PropKeys, PropTags, PropUniqKey, PropWait, PropDelay, PropInnerNum, PropInnerBase, PropTransactionPrepared, PropShardingKey,
+			PropTimerDelaySec, PropTimerDelayMS, PropTimerDeliverMS, PropStartDeliverTime,
+			PropCRC32, PropCluster, PropMsgRegion, PropTraceSwitch, PropPopCheckPoint,
+			"", "K", "KEYSS", " KEYS", "DELA", "INNER", "__CRC32",
+		})
+		seg := rapid.Custom(func(t *rapid.T) string {
+			return names.Draw(t, "name") + rapid.SampledFrom([]string{"\x01", "", "\x01\x01"}).Draw(t, "separator") +
+				rapid.SampledFrom([]string{"", "v", "w", "KEYS", "中"}).Draw(t, "value")
+		})
+		segs := rapid.SliceOfN(seg, 0, 8).Draw(t, "segments")
+		checkReserved(t, Properties(strings.Join(segs, "\x02")+rapid.SampledFrom([]string{"", "\x02"}).Draw(t, "end")))
+	})
+}
+
+func checkReserved(t interface{ Fatalf(string, ...any) }, p Properties) {
+	value := func(name string) string { v, _ := p.Get(name); return v }
+	pair := func(names ...string) bool { // even an empty one
+		return slices.ContainsFunc(names, func(name string) bool { return p.Delete(name) != p })
+	}
+	want := Reserved{
+		Keys: value(PropKeys), Tags: value(PropTags), UniqKey: value(PropUniqKey), Wait: value(PropWait), Delay: value(PropDelay),
+		InnerNum: value(PropInnerNum), InnerBase: value(PropInnerBase), TransactionPrepared: value(PropTransactionPrepared), ShardingKey: value(PropShardingKey),
+		Timed:    value(PropTimerDelaySec)+value(PropTimerDelayMS)+value(PropTimerDeliverMS)+value(PropStartDeliverTime) != "",
+		OfBroker: pair(PropCluster, PropMsgRegion, PropTraceSwitch, PropPopCheckPoint),
+		hasCRC:   pair(PropCRC32),
+	}
+	if got := p.Reserved(); got != want {
+		t.Fatalf("%q: reserved %+v, want %+v", p, got, want)
+	}
+}
+
 func TestGetDoesNotAllocate(t *testing.T) {
 	p := messageB().Properties
 	allocs := testing.AllocsPerRun(100, func() {
@@ -156,6 +191,9 @@ func TestGetDoesNotAllocate(t *testing.T) {
 		}
 		if p.Delete("missing") != p {
 			t.Fatal("changed")
+		}
+		if r := p.Reserved(); r.Tags != "TagA" {
+			t.Fatal(r)
 		}
 	})
 	if allocs != 0 {

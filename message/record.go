@@ -123,18 +123,19 @@ type plan struct {
 // RecordSize returns the number of bytes that Append would add, or the
 // *RejectError it would return.
 func (e *Encoder) RecordSize(m *Message) (int, error) {
-	p, err := e.plan(m)
+	r := m.Properties.Reserved()
+	p, err := e.plan(m, &r)
 	return p.size, err
 }
 
 // plan checks m against everything that a reader of the record will require,
 // ours and upstream's, so that what was accepted can always be read again.
-func (e *Encoder) plan(m *Message) (plan, error) {
+func (e *Encoder) plan(m *Message, r *Reserved) (plan, error) {
 	p := plan{sysFlag: m.SysFlag, props: m.Properties, magic: MagicV1, topicHead: 1}
 
 	// A CRC that came with the message says nothing about the record it will
 	// be in, and a reader would believe it: drop it whether or not we add one.
-	if strings.Contains(string(p.props), PropCRC32) {
+	if r.hasCRC {
 		p.props = p.props.Delete(PropCRC32)
 	}
 	p.propsLen = len(p.props)
@@ -190,13 +191,11 @@ func (e *Encoder) plan(m *Message) (plan, error) {
 	}
 	p.size = int(size)
 
-	if err := checkNumbers(m.Topic, p.props); err != nil {
+	if err := checkNumbers(m.Topic, r.InnerNum, r.InnerBase, r.Delay); err != nil {
 		return plan{}, illegal(err.Field, "%s", err.Reason)
 	}
-	if p.sysFlag&InnerBatch != 0 {
-		_, hasNum := p.props.Get(PropInnerNum)
-		_, hasBase := p.props.Get(PropInnerBase)
-		if _, _, ok := p.props.InnerBatch(); hasNum && hasBase && !ok {
+	if p.sysFlag&InnerBatch != 0 && r.InnerNum != "" && r.InnerBase != "" {
+		if _, _, ok := p.props.InnerBatch(); !ok {
 			return plan{}, illegal(PropInnerNum, "an inner batch needs a count of at least 1 and a base of at least 0")
 		}
 	}
@@ -227,22 +226,18 @@ func planHost(h netip.AddrPort, f, bit SysFlag) (netip.AddrPort, int, SysFlag) {
 // checkNumbers finds what upstream's parser of a record fails on: with both
 // inner-batch properties present they must be numbers, and in the schedule
 // topic so must DELAY (RocketMQ: CommitLog.checkMessageAndReturnSize).
-func checkNumbers(topic string, p Properties) *FormatError {
-	if num, ok := p.Get(PropInnerNum); ok {
-		if start, ok := p.Get(PropInnerBase); ok {
-			if _, ok := parseInt(num, 16); !ok {
-				return &FormatError{Field: PropInnerNum, Reason: "is no 16-bit number, and there is INNER_BASE"}
-			}
-			if _, ok := parseInt(start, 64); !ok {
-				return &FormatError{Field: PropInnerBase, Reason: "is no 64-bit number, and there is INNER_NUM"}
-			}
+func checkNumbers(topic, num, base, delay string) *FormatError {
+	if num != "" && base != "" {
+		if _, ok := parseInt(num, 16); !ok {
+			return &FormatError{Field: PropInnerNum, Reason: "is no 16-bit number, and there is INNER_BASE"}
+		}
+		if _, ok := parseInt(base, 64); !ok {
+			return &FormatError{Field: PropInnerBase, Reason: "is no 64-bit number, and there is INNER_NUM"}
 		}
 	}
-	if topic == ScheduleTopic {
-		if level, ok := p.Get(PropDelay); ok {
-			if _, ok := parseInt(level, 32); !ok {
-				return &FormatError{Field: PropDelay, Reason: "is no 32-bit number, and the topic is the schedule topic"}
-			}
+	if topic == ScheduleTopic && delay != "" {
+		if _, ok := parseInt(delay, 32); !ok {
+			return &FormatError{Field: PropDelay, Reason: "is no 32-bit number, and the topic is the schedule topic"}
 		}
 	}
 	return nil
@@ -257,7 +252,14 @@ func checkNumbers(topic string, p Properties) *FormatError {
 // INNER_MULTI_QUEUE_OFFSET) must be in m.Properties before: a caller that
 // learns the offset under a lock calls Properties.Set and Append there.
 func (e *Encoder) Append(dst []byte, m *Message) ([]byte, error) {
-	p, err := e.plan(m)
+	r := m.Properties.Reserved()
+	return e.AppendReserved(dst, m, &r)
+}
+
+// AppendReserved is Append for a message whose properties have been looked
+// through: r is m.Properties.Reserved().
+func (e *Encoder) AppendReserved(dst []byte, m *Message, r *Reserved) ([]byte, error) {
+	p, err := e.plan(m, r)
 	if err != nil {
 		return dst, err
 	}
