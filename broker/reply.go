@@ -52,9 +52,9 @@ func (b *Broker) sendReply(ctx context.Context, c *remoting.Conn, cmd *remoting.
 	to := remoting.SendMessageResponse{MsgID: "0", QueueID: m.QueueID}
 	if b.config().StoreReplyMessage {
 		res, err := b.store.Put(ctx, m)
-		stored := b.sent(m.Topic, m.QueueID, "", res, err)
-		if len(stored.Ext) > 0 && resp.Code == remoting.CodeSuccess {
-			return stored, nil
+		answer := b.sent(m.Topic, m.QueueID, "", res, err)
+		if _, _, stored := putResponse(err); stored && resp.Code == remoting.CodeSuccess {
+			return answer, nil
 		}
 	}
 	to.MsgRegion, to.TraceOn = b.config().RegionID, strconv.FormatBool(b.config().TraceOn)

@@ -38,12 +38,15 @@ func (b *Broker) sendMessage(ctx context.Context, c *remoting.Conn, cmd *remotin
 	resp, err := b.send(ctx, c, cmd, &h)
 	if err != nil {
 		resp = remoting.Response(err)
-	}
-	if resp.Ext == nil { // the fields that each answer has
-		cfg := b.config()
-		resp.Ext = remoting.Fields{{Name: message.PropMsgRegion, Value: cfg.RegionID}, {Name: message.PropTraceSwitch, Value: strconv.FormatBool(cfg.TraceOn)}}
+		resp.Ext = b.regionFields()
 	}
 	return resp, nil
+}
+
+// regionFields are those that each answer to a send has.
+func (b *Broker) regionFields() remoting.Fields {
+	cfg := b.config()
+	return remoting.Fields{{Name: message.PropMsgRegion, Value: cfg.RegionID}, {Name: message.PropTraceSwitch, Value: strconv.FormatBool(cfg.TraceOn)}}
 }
 
 func (b *Broker) send(ctx context.Context, c *remoting.Conn, cmd *remoting.Command, h *remoting.SendMessageRequest) (*remoting.Command, error) {
@@ -137,18 +140,19 @@ func appendAll(p message.Properties, pairs []string) message.Properties {
 	for _, s := range pairs {
 		n += len(s) + 1
 	}
-	out := make([]byte, 0, n)
-	out = append(out, p...)
-	if len(out) > 0 && out[len(out)-1] != 2 {
-		out = append(out, 2)
+	var out strings.Builder
+	out.Grow(n)
+	out.WriteString(string(p))
+	if p != "" && p[len(p)-1] != 2 {
+		out.WriteByte(2)
 	}
 	for i := 0; i < len(pairs); i += 2 {
-		out = append(out, pairs[i]...)
-		out = append(out, 1)
-		out = append(out, pairs[i+1]...)
-		out = append(out, 2)
+		out.WriteString(pairs[i])
+		out.WriteByte(1)
+		out.WriteString(pairs[i+1])
+		out.WriteByte(2)
 	}
-	return message.Properties(out)
+	return message.Properties(out.String())
 }
 
 // maxBatch bounds the messages of one batch: the answer lists their ids in its
@@ -187,10 +191,11 @@ func (b *Broker) sent(topic string, queueID int32, transactionID string, res gan
 	resp := remoting.NewResponse(code, remark)
 	b.stats.put(topic, res.Count, res.Size, code)
 	if !stored {
+		resp.Ext = b.regionFields()
 		return resp
 	}
 	cfg := b.config()
-	resp.SetHeader(&remoting.SendMessageResponse{
+	resp.SetTyped(&remoting.SendMessageResponse{
 		MsgID: res.MsgID(), QueueID: queueID, QueueOffset: int64(res.QueueOffset), TransactionID: transactionID,
 		MsgRegion: cfg.RegionID, TraceOn: strconv.FormatBool(cfg.TraceOn),
 	})

@@ -161,7 +161,8 @@ func (cl *Client) dial(addr string) (*Conn, error) {
 			nc.Close() //nolint:errcheck // the handshake's error counts
 			return nil, fmt.Errorf("connect to %s: TLS handshake: %w", addr, err)
 		}
-		c.nc, c.in.src = t, t
+		c.nc = t
+		c.in.from(t)
 	}
 	c.mu.opened = true // nobody else has it yet
 	if err := cl.ep.add(c); err != nil {

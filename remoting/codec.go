@@ -132,6 +132,11 @@ func appendHead(dst []byte, c *Command) ([]byte, error) {
 	}
 	out := append(dst, 0, 0, 0, 0, 0, 0, 0, 0)
 	if typ == HeaderBinary {
+		if c.typed != nil {
+			ext := *c
+			ext.SetHeader(c.typed)
+			c = &ext
+		}
 		out = appendBinaryHeader(out, c)
 	} else {
 		out = appendJSONHeader(out, c)

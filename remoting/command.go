@@ -64,7 +64,8 @@ type Command struct {
 	// answer always goes out in that of its request.
 	Header HeaderType
 
-	in *inbound // set on a request that came from a connection
+	in    *inbound // set on a request that came from a connection
+	typed Header   // the ext fields in place of Ext: see SetTyped
 }
 
 // NewRequest returns a request of ours. h may be nil.
@@ -94,11 +95,16 @@ func (c *Command) sign() {
 
 // SetHeader replaces Ext by the fields of h; nil removes them.
 func (c *Command) SetHeader(h Header) {
-	c.Ext = nil
+	c.Ext, c.typed = nil, nil
 	if h != nil {
 		c.Ext = EncodeHeader(h)
 	}
 }
+
+// SetTyped is SetHeader without Ext in between: Ext is nil, and the fields of h
+// are written when the command is. h must not be changed any more. It is for the
+// answers that a server gives most often.
+func (c *Command) SetTyped(h Header) { c.Ext, c.typed = nil, h }
 
 // Err returns nil for an answer with code 0 and an *Error for any other.
 func (c *Command) Err() error {

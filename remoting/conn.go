@@ -72,7 +72,8 @@ func newConn(e *endpoint, nc net.Conn) *Conn {
 	c.setRemote(addrPort(nc.RemoteAddr()))
 	c.local = addrPort(nc.LocalAddr())
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
-	c.in = frameReader{src: nc, conn: c}
+	c.in.conn = c
+	c.in.from(nc)
 	c.mu.room.L = &c.mu
 	c.active.Store(e.clock.Load())
 	return c

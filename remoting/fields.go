@@ -37,7 +37,7 @@ func (e *FieldError) Error() string {
 // for the first field that is missing or malformed.
 func DecodeHeader(f Fields, h Header) error {
 	v := visitors.Get().(*fieldVisitor)
-	v.reading, v.in, v.next = true, f, 0
+	v.mode, v.in, v.next = fieldsRead, f, 0
 	h.fields(v)
 	err := v.err
 	v.in, v.err = nil, nil
@@ -52,7 +52,7 @@ func DecodeHeader(f Fields, h Header) error {
 // left out. The result is never nil.
 func EncodeHeader(h Header) Fields {
 	v := visitors.Get().(*fieldVisitor)
-	v.reading, v.arena, v.spans = false, v.arena[:0], v.spans[:0]
+	v.mode, v.arena, v.spans = fieldsCollected, v.arena[:0], v.spans[:0]
 	h.fields(v)
 	numbers := string(v.arena)
 	f := make(Fields, len(v.spans))
@@ -67,19 +67,37 @@ func EncodeHeader(h Header) Fields {
 	return f
 }
 
+// appendTyped appends the fields of h as the members of a JSON object.
+func appendTyped(dst []byte, h Header) []byte {
+	v := visitors.Get().(*fieldVisitor)
+	v.mode, v.arena, v.start = fieldsJSON, dst, len(dst)
+	h.fields(v)
+	dst, v.arena = v.arena, nil
+	visitors.Put(v)
+	return dst
+}
+
 // visitors are reused, since each is passed through an interface and would
 // otherwise be garbage of every request.
 var visitors = sync.Pool{New: func() any { return new(fieldVisitor) }}
 
+// What a fieldVisitor does with the fields of a header.
+const (
+	fieldsRead = iota
+	fieldsCollected
+	fieldsJSON
+)
+
 // A fieldVisitor reads or writes the fields of a header.
 type fieldVisitor struct {
-	reading bool
+	mode int
 
 	in   Fields
 	next int // where to look first: fields mostly come in the order of the struct
 	err  *FieldError
 
-	arena []byte // the text of numbers
+	arena []byte // the text of numbers, or JSON
+	start int    // of the JSON in arena
 	spans []outField
 }
 
@@ -120,10 +138,32 @@ func (v *fieldVisitor) malformed(name, value, want string) {
 }
 
 func (v *fieldVisitor) put(name, value string) {
+	if v.mode == fieldsJSON {
+		v.putName(name)
+		v.arena = appendQuoted(v.arena, value)
+		return
+	}
 	v.spans = append(v.spans, outField{name: name, value: value})
 }
 
+// putName begins a member. Names of fields need no escapes.
+func (v *fieldVisitor) putName(name string) {
+	if len(v.arena) > v.start {
+		v.arena = append(v.arena, ',')
+	}
+	v.arena = append(v.arena, '"')
+	v.arena = append(v.arena, name...)
+	v.arena = append(v.arena, '"', ':')
+}
+
 func (v *fieldVisitor) putInt(name string, n int64) {
+	if v.mode == fieldsJSON {
+		v.putName(name)
+		v.arena = append(v.arena, '"')
+		v.arena = strconv.AppendInt(v.arena, n, 10)
+		v.arena = append(v.arena, '"')
+		return
+	}
 	start := len(v.arena)
 	v.arena = strconv.AppendInt(v.arena, n, 10)
 	v.spans = append(v.spans, outField{name: name, start: start, end: len(v.arena)})
@@ -147,7 +187,7 @@ func (v *fieldVisitor) integer(name string, bits uint, mandatory bool) (int64, b
 
 // str is a mandatory text.
 func (v *fieldVisitor) str(name string, p *string) {
-	if v.reading {
+	if v.mode == fieldsRead {
 		*p, _ = v.find(name, true)
 		return
 	}
@@ -156,7 +196,7 @@ func (v *fieldVisitor) str(name string, p *string) {
 
 // optStr is a text that may be absent, which is the same as empty.
 func (v *fieldVisitor) optStr(name string, p *string) {
-	if v.reading {
+	if v.mode == fieldsRead {
 		*p, _ = v.find(name, false)
 	} else if *p != "" {
 		v.put(name, *p)
@@ -165,7 +205,7 @@ func (v *fieldVisitor) optStr(name string, p *string) {
 
 // i32 is a mandatory integer.
 func (v *fieldVisitor) i32(name string, p *int32) {
-	if v.reading {
+	if v.mode == fieldsRead {
 		n, _ := v.integer(name, 32, true)
 		*p = int32(n)
 		return
@@ -175,7 +215,7 @@ func (v *fieldVisitor) i32(name string, p *int32) {
 
 // optI32 is an integer that may be absent, which is the same as def.
 func (v *fieldVisitor) optI32(name string, p *int32, def int32) {
-	if v.reading {
+	if v.mode == fieldsRead {
 		*p = def
 		if n, ok := v.integer(name, 32, false); ok {
 			*p = int32(n)
@@ -187,7 +227,7 @@ func (v *fieldVisitor) optI32(name string, p *int32, def int32) {
 
 // i64 is a mandatory integer.
 func (v *fieldVisitor) i64(name string, p *int64) {
-	if v.reading {
+	if v.mode == fieldsRead {
 		*p, _ = v.integer(name, 64, true)
 		return
 	}
@@ -196,7 +236,7 @@ func (v *fieldVisitor) i64(name string, p *int64) {
 
 // optI64 is an integer that may be absent, which is the same as def.
 func (v *fieldVisitor) optI64(name string, p *int64, def int64) {
-	if v.reading {
+	if v.mode == fieldsRead {
 		*p = def
 		if n, ok := v.integer(name, 64, false); ok {
 			*p = n
@@ -209,7 +249,7 @@ func (v *fieldVisitor) optI64(name string, p *int64, def int64) {
 // boolean is mandatory. As in Java, "true" in any case is true and every other
 // text false.
 func (v *fieldVisitor) boolean(name string, p *bool) {
-	if v.reading {
+	if v.mode == fieldsRead {
 		s, _ := v.find(name, true)
 		*p = isTrue(s)
 		return
@@ -219,7 +259,7 @@ func (v *fieldVisitor) boolean(name string, p *bool) {
 
 // optBool may be absent, which is the same as def.
 func (v *fieldVisitor) optBool(name string, p *bool, def bool) {
-	if v.reading {
+	if v.mode == fieldsRead {
 		*p = def
 		if s, ok := v.find(name, false); ok && s != "" {
 			*p = isTrue(s)

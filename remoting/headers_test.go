@@ -6,11 +6,13 @@ import (
 	"reflect"
 	"slices"
 	"sort"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
 )
 
 // TestRecordedHeaders decodes the ext fields of every recorded request and
@@ -41,6 +43,7 @@ func TestRecordedHeaders(t *testing.T) {
 			continue
 		}
 		again := EncodeHeader(h)
+		checkTyped(t, h)
 		h2 := reflect.New(reflect.TypeOf(h).Elem()).Interface().(Header)
 		if err := DecodeHeader(again, h2); err != nil {
 			t.Errorf("%s:%d: decode again: %v", r.file, r.line, err)
@@ -59,6 +62,26 @@ func TestRecordedHeaders(t *testing.T) {
 	t.Logf("answers by code of their request: %s", counts(answers))
 	if len(requests) < 50 || len(answers) < 20 {
 		t.Errorf("%d kinds of requests and %d of answers recorded", len(requests), len(answers))
+	}
+}
+
+// checkTyped: a header that is written with its command makes the same bytes as
+// one that was made fields of before.
+func checkTyped(t *testing.T, h Header) {
+	t.Helper()
+	for _, typ := range []HeaderType{HeaderJSON, HeaderBinary} {
+		plain, typed := NewResponse(CodeSuccess, "r"), NewResponse(CodeSuccess, "r")
+		plain.SetHeader(h)
+		typed.SetTyped(h)
+		plain.Header, typed.Header = typ, typ
+		want, err := AppendFrame([]byte("before"), plain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := AppendFrame([]byte("before"), typed)
+		if err != nil || string(got) != string(want) {
+			t.Errorf("%T typed:\n%q, %v\nwant\n%q", h, got, err, want)
+		}
 	}
 }
 
@@ -264,6 +287,45 @@ func TestSendMessageForms(t *testing.T) {
 				t.Errorf("code %d (-want +got):\n%s", code, diff)
 			}
 		}
+	}
+}
+
+// TestDecodeLetters: the short way reads what the general one reads, whatever is
+// missing, malformed, unknown or out of order, and it is taken for what clients
+// send.
+func TestDecodeLetters(t *testing.T) {
+	values := []string{"", "0", "7", "-7", "+7", "2147483647", "2147483648", "9223372036854775807", "9223372036854775808", "x", "7x", "true", "TRUE", "false"}
+	taken := 0
+	rapid.Check(t, func(t *rapid.T) {
+		var f Fields
+		for _, name := range rapid.Permutation(strings.Split("abcdefghijklmnoA", "")).Draw(t, "names") {
+			switch {
+			case rapid.IntRange(0, 40).Draw(t, "missing") == 0:
+			case rapid.IntRange(0, 20).Draw(t, "odd") == 0:
+				f = append(f, Field{name, rapid.SampledFrom(values).Draw(t, "value")})
+			default:
+				f = append(f, Field{name, strconv.Itoa(int(rapid.Int32().Draw(t, "number")))})
+			}
+		}
+		var want SendMessageRequestV2
+		wantErr := DecodeHeader(f, &want)
+		got, ok := decodeLetters(f)
+		if ok && (wantErr != nil || got != want.SendMessageRequest) {
+			t.Fatalf("%q: %+v, want %+v, %v", f, got, want, wantErr)
+		}
+		if ok {
+			taken++
+		}
+		h, err := DecodeSendMessage(&Command{Code: ReqSendMessageV2, Ext: f})
+		if (err == nil) != (wantErr == nil) || err == nil && h != want.SendMessageRequest {
+			t.Fatalf("%q: %+v, %v, want %+v, %v", f, h, err, want, wantErr)
+		}
+	})
+	if taken == 0 {
+		t.Error("never taken")
+	}
+	if _, ok := decodeLetters(sendRequest(HeaderJSON, 0).Ext); !ok {
+		t.Error("not taken for what the Java client sends")
 	}
 }
 

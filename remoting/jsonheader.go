@@ -3,7 +3,6 @@ package remoting
 import (
 	"fmt"
 	"strconv"
-	"unicode/utf8"
 )
 
 // json decodes a JSON header. Names that are not known are skipped; null is
@@ -183,24 +182,28 @@ func (d *headerDecoder) text(v []byte) (err error) {
 }
 
 // quoted appends what the string at b[i] stands for and returns the offset
-// behind it. It is stringEnd and unquote in one pass for what is plain.
+// behind it. It is stringEnd and unquote in one pass.
 func (d *headerDecoder) quoted(b []byte, i int) (int, error) {
-	for j := i + 1; j < len(b); j++ {
-		c := b[j]
-		if c == '"' {
-			d.arena = append(d.arena, b[i+1:j]...)
+	for from := i + 1; ; {
+		j := plainEnd(b, from)
+		if j == len(b) {
+			return 0, jsonErrorf(i, "string does not end")
+		}
+		d.arena = append(d.arena, b[from:j]...)
+		switch b[j] {
+		case '"':
 			return j + 1, nil
-		}
-		if c == '\\' || c >= utf8.RuneSelf {
-			break
+		case '\\':
+			var err error
+			if d.arena, from, err = unescape(d.arena, b, j); err != nil {
+				return 0, err
+			}
+		default:
+			var n int
+			d.arena, n = appendRepaired(d.arena, b[j:])
+			from = j + n
 		}
 	}
-	end, _, err := stringEnd(b, i)
-	if err != nil {
-		return 0, err
-	}
-	d.arena, err = unquote(d.arena, b[i:end])
-	return end, err
 }
 
 // appendJSONHeader appends the JSON header of c, members in upstream's order.
@@ -209,7 +212,11 @@ func (d *headerDecoder) quoted(b []byte, i int) (int, error) {
 func appendJSONHeader(dst []byte, c *Command) []byte {
 	dst = append(dst, `{"code":`...)
 	dst = strconv.AppendInt(dst, int64(c.Code), 10)
-	if c.Ext != nil {
+	if c.typed != nil {
+		dst = append(dst, `,"extFields":{`...)
+		dst = appendTyped(dst, c.typed)
+		dst = append(dst, '}')
+	} else if c.Ext != nil {
 		dst = append(dst, `,"extFields":{`...)
 		for i := range c.Ext {
 			if i > 0 {

@@ -12,6 +12,10 @@ const (
 	// smallPart is how much of a frame is read without asking the request
 	// budget, and the first piece of memory for a larger part.
 	smallPart = 4 << 10
+	// busyFrames is how many frames come one after the other, without a time
+	// when none was there, on a connection that is busy.
+	busyFrames = 8
+
 	// growth is the factor by which memory for a part of a frame grows
 	// while its bytes arrive.
 	growth = 4
@@ -21,12 +25,14 @@ const (
 // peer fills it, so that one read fetches many pipelined requests, and shrinks
 // when it does not. It belongs to the goroutine that reads.
 type frameReader struct {
-	src   io.Reader
+	src   io.Reader // see from
+	sock  *socket   // reads src, unless nil
 	conn  *Conn
 	buf   []byte
 	r, w  int // buf[r:w] has not been consumed
 	spare int // reads in a row that left most of the buffer empty; -1: the last one filled it
 
+	frames  int  // since nothing was there
 	inFrame bool // part of a frame has been consumed, and the rest has to come in time
 }
 
@@ -64,12 +70,26 @@ func (f *frameReader) read(p []byte, begun bool) (int, error) {
 	if (begun || f.inFrame) && c.frameSince.Load() == 0 {
 		c.frameSince.Store(c.ep.clock.Load())
 	}
-	n, err := f.src.Read(p)
+	n, err := f.receive(p)
 	if n > 0 {
 		c.active.Store(c.ep.clock.Load())
 	}
 	return n, err
 }
+
+func (f *frameReader) receive(p []byte) (int, error) {
+	if f.sock == nil {
+		return f.src.Read(p)
+	}
+	n, waited, err := f.sock.read(p, f.frames >= busyFrames)
+	if waited {
+		f.frames = 0
+	}
+	return n, err
+}
+
+// from sets what is read from now on.
+func (f *frameReader) from(src io.Reader) { f.src, f.sock = src, newSocket(src) }
 
 // resize adapts the empty buffer.
 func (f *frameReader) resize() {

@@ -36,6 +36,7 @@ func (c *Conn) readLoop() error {
 			return err
 		}
 		c.in.inFrame = true
+		c.in.frames++
 		in := c.spare
 		if c.spare = nil; in == nil {
 			in = &inbound{conn: c}

@@ -1,7 +1,9 @@
 package remoting
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"unicode/utf8"
 )
 
@@ -35,18 +37,44 @@ func skipSpace(b []byte, i int) int {
 // its bytes stand for themselves: ASCII without escapes.
 func stringEnd(b []byte, i int) (end int, plain bool, err error) {
 	plain = true
-	for j := i + 1; j < len(b); j++ {
-		switch c := b[j]; {
-		case c == '"':
+	for j := plainEnd(b, i+1); j < len(b); j = plainEnd(b, j) {
+		switch b[j] {
+		case '"':
 			return j + 1, plain, nil
-		case c == '\\':
-			plain = false
+		case '\\':
 			j++
-		case c >= utf8.RuneSelf:
-			plain = false
 		}
+		plain = false
+		j++
 	}
 	return 0, false, jsonErrorf(i, "string does not end")
+}
+
+// Every byte of a word.
+const (
+	eachByte = 0x0101010101010101
+	eachHigh = 0x8080808080808080
+)
+
+// zeroBytes has the high bit of the first byte of x that is zero, and perhaps of
+// bytes behind it, but of none before.
+func zeroBytes(x uint64) uint64 { return (x - eachByte) &^ x & eachHigh }
+
+// plainEnd returns the offset of the first byte at or after i that is a quote, a
+// backslash or not ASCII; len(b) if there is none.
+func plainEnd(b []byte, i int) int {
+	for ; i+8 <= len(b); i += 8 {
+		x := binary.LittleEndian.Uint64(b[i:])
+		if m := zeroBytes(x^eachByte*'"') | zeroBytes(x^eachByte*'\\') | x&eachHigh; m != 0 {
+			return i + bits.TrailingZeros64(m)/8
+		}
+	}
+	for ; i < len(b); i++ {
+		if c := b[i]; c == '"' || c == '\\' || c >= utf8.RuneSelf {
+			return i
+		}
+	}
+	return max(i, len(b))
 }
 
 // numberEnd returns the offset behind the number that begins at i.
@@ -339,6 +367,17 @@ func appendQuoted(dst []byte, s string) []byte {
 	dst = append(dst, '"')
 	from := 0
 	for i := 0; i < len(s); {
+		if i+8 <= len(s) {
+			x := uint64(s[i]) | uint64(s[i+1])<<8 | uint64(s[i+2])<<16 | uint64(s[i+3])<<24 |
+				uint64(s[i+4])<<32 | uint64(s[i+5])<<40 | uint64(s[i+6])<<48 | uint64(s[i+7])<<56
+			// The bytes below a blank are those that the subtraction makes negative.
+			m := zeroBytes(x^eachByte*'"') | zeroBytes(x^eachByte*'\\') | (x-eachByte*' ')&^x&eachHigh | x&eachHigh
+			if m == 0 {
+				i += 8
+				continue
+			}
+			i += bits.TrailingZeros64(m) / 8
+		}
 		c := s[i]
 		if c >= ' ' && c != '"' && c != '\\' && c < utf8.RuneSelf {
 			i++

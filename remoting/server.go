@@ -222,7 +222,7 @@ func (c *Conn) open() error {
 	c.mu.Lock()
 	c.nc = t
 	c.mu.Unlock()
-	c.in.src = t
+	c.in.from(t)
 	c.active.Store(c.ep.clock.Load())
 	return nil
 }
