@@ -17,7 +17,8 @@ const quietBytes = 32 << 10
 // threads in vain when many small requests come: each one that arrives while
 // those before it are handled wakes the thread that waits for all connections,
 // only for it to learn that nobody waits for this one. On a machine with two
-// processors that took a tenth of what a send costs (BenchmarkSend of the broker).
+// processors that took a tenth of what a send costs (TestSendCPU of
+// interop/cluster).
 //
 // So a busy socket is quiet until its reader has to wait. Before it does, it lets
 // other threads of the machine go first: where clients share the processors with

@@ -18,6 +18,47 @@ final class Produce {
         m.put("producer-keys", Produce::keys);
         m.put("producer-timer", Produce::timer);
         m.put("producer-timer-refused", Produce::timerRefused);
+        m.put("pound", Produce::pound);
+    }
+
+    /**
+     * THREADS threads send messages of 1 KiB, each waiting for its answers: first
+     * HEAT of them for the compilers, then, after "go", for SECONDS.
+     */
+    static void pound(Kit k) throws Exception {
+        int threads = Integer.parseInt(k.args[0]), heat = Integer.parseInt(k.args[1]), seconds = Integer.parseInt(k.args[2]);
+        String t = k.topic("pound");
+        DefaultMQProducer p = k.producer(k.group("pound"), "p1");
+        p.setDefaultTopicQueueNums(8);
+        equal(SendStatus.SEND_OK, p.send(msg(t, "a", "first", "first")).getSendStatus(), "status");
+        pound(p, t, threads, new Semaphore(heat), Long.MAX_VALUE);
+        k.pause("hot");
+        long n = pound(p, t, threads, new Semaphore(Integer.MAX_VALUE), System.nanoTime() + seconds * 1_000_000_000L);
+        k.facts.put("sent", n);
+        k.pause("sent");
+    }
+
+    /** Sends until nothing is left or the time is over, and returns how many. */
+    static long pound(DefaultMQProducer p, String t, int threads, Semaphore left, long end) throws Exception {
+        ExecutorService pool = Executors.newFixedThreadPool(threads);
+        List<Future<Long>> all = new ArrayList<>();
+        for (int i = 0; i < threads; i++) {
+            int own = i;
+            all.add(pool.submit(() -> {
+                byte[] body = new byte[1024];
+                long n = 0;
+                while (left.tryAcquire() && System.nanoTime() < end) {
+                    Message m = new Message(t, "a", "key-" + own + " order-" + n, body);
+                    equal(SendStatus.SEND_OK, p.send(m).getSendStatus(), "status");
+                    n++;
+                }
+                return n;
+            }));
+        }
+        long sum = 0;
+        for (Future<Long> f : all) sum += f.get();
+        pool.shutdown();
+        return sum;
     }
 
     /** Sync, async, oneway, keys, tags, user properties, delay, compressed; the topic is created by the first send. */
