@@ -122,6 +122,8 @@ func (r *Reserved) note(name, value string) {
 		r.hasCRC = true
 	case PropCluster, PropMsgRegion, PropTraceSwitch, PropPopCheckPoint:
 		r.OfBroker = true
+	case PropUniqKey:
+		r.OfBroker = r.OfBroker || value == ""
 	}
 	if value == "" {
 		return

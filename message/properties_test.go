@@ -175,7 +175,7 @@ func checkReserved(t interface{ Fatalf(string, ...any) }, p Properties) {
 		Keys: value(PropKeys), Tags: value(PropTags), UniqKey: value(PropUniqKey), Wait: value(PropWait), Delay: value(PropDelay),
 		InnerNum: value(PropInnerNum), InnerBase: value(PropInnerBase), TransactionPrepared: value(PropTransactionPrepared), ShardingKey: value(PropShardingKey),
 		Timed:    value(PropTimerDelaySec)+value(PropTimerDelayMS)+value(PropTimerDeliverMS)+value(PropStartDeliverTime) != "",
-		OfBroker: pair(PropCluster, PropMsgRegion, PropTraceSwitch, PropPopCheckPoint),
+		OfBroker: pair(PropCluster, PropMsgRegion, PropTraceSwitch, PropPopCheckPoint) || strings.Contains("\x02"+string(p)+"\x02", "\x02"+PropUniqKey+"\x01\x02"),
 		hasCRC:   pair(PropCRC32),
 	}
 	if got := p.Reserved(); got != want {

@@ -102,8 +102,8 @@ func (c *Command) SetHeader(h Header) {
 }
 
 // SetTyped is SetHeader without Ext in between: Ext is nil, and the fields of h
-// are written when the command is. h must not be changed any more. It is for the
-// answers that a server gives most often.
+// are written when the command is. h must not be changed any more, and Ext is
+// ignored. It is for the answers that a server gives most often.
 func (c *Command) SetTyped(h Header) { c.Ext, c.typed = nil, h }
 
 // Err returns nil for an answer with code 0 and an *Error for any other.

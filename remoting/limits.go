@@ -74,8 +74,8 @@ type Limits struct {
 	MaxQueued int64
 	// MaxQueuedTotal bounds the same over all connections: beyond it, a
 	// connection on which more than 8 KiB wait already is closed when it
-	// would queue more, and on others a longer answer becomes SYSTEM_BUSY.
-	// 0 means 256 MiB.
+	// would queue more, and on others a longer answer becomes SYSTEM_BUSY
+	// and a longer request fails with ErrBusy. 0 means 256 MiB.
 	MaxQueuedTotal int64
 	// MaxRequestTotal bounds the memory of all requests that are being
 	// read, handled or held, counted as their bytes and a fixed cost for

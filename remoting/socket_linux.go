@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -12,6 +13,13 @@ import (
 // quietBytes is how much has to arrive before the system says so while the
 // socket is quiet.
 const quietBytes = 32 << 10
+
+// Giving way that takes longer than slowWay is for threads that use up their time:
+// clients that wait for us do not. The reader keeps its own for a while then.
+const (
+	slowWay = 2 * time.Millisecond
+	rudeFor = 50 * time.Millisecond
+)
 
 // A socket reads a plain TCP connection in place of net.Conn.Read, which wakes
 // threads in vain when many small requests come: each one that arrives while
@@ -36,6 +44,7 @@ type socket struct {
 	quiet  bool // SO_RCVLOWAT is quietBytes
 	loud   bool // and cannot be that
 	waited bool
+	rude   time.Time // until then no way is given
 }
 
 // newSocket returns nil for what is no TCP connection.
@@ -83,12 +92,8 @@ func (s *socket) receive(fd uintptr) bool {
 	if s.readNow(fd) {
 		return true
 	}
-	if s.busy {
-		// Not by way of the scheduler, which would give our processor away.
-		syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) //nolint:errcheck // never fails
-		if s.readNow(fd) {
-			return true
-		}
+	if s.busy && s.giveWay() && s.readNow(fd) {
+		return true
 	}
 	if s.quiet {
 		if s.err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, 1); s.err != nil {
@@ -101,6 +106,20 @@ func (s *socket) receive(fd uintptr) bool {
 	}
 	s.busy, s.waited = false, true
 	return false
+}
+
+// giveWay lets other threads of the machine go first, and reports whether it did.
+func (s *socket) giveWay() bool {
+	before := time.Now()
+	if before.Before(s.rude) {
+		return false
+	}
+	// Not by way of the scheduler, which would give our processor away.
+	syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) //nolint:errcheck // never fails
+	if after := time.Now(); after.Sub(before) > slowWay {
+		s.rude = after.Add(rudeFor)
+	}
+	return true
 }
 
 // readNow reads once and reports whether that gave bytes, the end, or an error.

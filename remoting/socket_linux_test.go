@@ -1,6 +1,7 @@
 package remoting
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -141,6 +142,54 @@ func TestSocketClosed(t *testing.T) {
 	}
 	if newSocket(struct{ io.Reader }{}) != nil {
 		t.Error("a socket of what is none")
+	}
+}
+
+// TestConnIsQuiet: a connection on which many requests come one after the other is
+// quiet, and not before.
+func TestConnIsQuiet(t *testing.T) {
+	const slow = codeOnce
+	at, gate := make(chan *Conn), make(chan struct{})
+	m := NewMux()
+	m.Handle(func(context.Context, *Conn, *Command) (*Command, error) { return NewResponse(CodeSuccess, ""), nil }, codeEcho)
+	m.Handle(func(_ context.Context, c *Conn, _ *Command) (*Command, error) {
+		at <- c
+		<-gate
+		return NewResponse(CodeSuccess, ""), nil
+	}, slow)
+	s, err := NewServer(ServerOptions{Options: Options{Mux: m, Inline: func(*Command) bool { return true }}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	p := dialRaw(t, l.Addr().String())
+	// The reader stops at each slow request, so that what is sent meanwhile is
+	// there when it goes on.
+	for i, crowd := range []int{1, busyFrames, 1} {
+		for range crowd - 1 {
+			p.send(request(codeEcho, 0, ""))
+		}
+		p.send(request(slow, 0, ""))
+		if i > 0 {
+			gate <- struct{}{}
+		}
+		c := receive(t, at, "request")
+		if got, quiet := lowWater(t, c.raw.(*net.TCPConn)), i == 2; (got == quietBytes) != quiet {
+			t.Errorf("crowd %d: low water mark %d", i, got)
+		}
+	}
+	close(gate)
+	for range busyFrames + 2 {
+		p.read()
+	}
+	s.Close() //nolint:errcheck // never fails
+	if err := receive(t, served, "the end of Serve"); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -32,8 +32,8 @@ var outBuffers = sync.Pool{New: func() any { b := make([]byte, 0, minReadBuffer)
 // maxKeptBuffer bounds buffers that return to the pool.
 const maxKeptBuffer = 256 << 10
 
-// queueLocked appends a frame. The errors are ErrTooLarge, with nothing
-// queued, and ErrSlowReader, on which the connection has to be closed.
+// queueLocked appends a frame. The errors are ErrTooLarge and ErrBusy, with
+// nothing queued, and ErrSlowReader, on which the connection has to be closed.
 func (c *Conn) queueLocked(cmd *Command) error {
 	q := &c.mu.out
 	if q.tail == nil {
@@ -55,11 +55,14 @@ func (c *Conn) queueLocked(cmd *Command) error {
 	full := c.ep.queued.Load()+n > c.ep.limits.MaxQueuedTotal
 	switch {
 	case q.bytes > 0 && q.bytes+n > c.ep.limits.MaxQueued, q.bytes > copiedBody && full:
-		// Less may be in a write that is about to return, to a peer that
-		// takes everything.
+		// A few bytes may be in a write that is about to return, to a peer that
+		// takes everything; of more, some peer has to be the one.
 		*q.tail = b[:before]
 		return ErrSlowReader
-	case full && n > copiedBody && cmd.IsResponse():
+	case full && n > copiedBody && !cmd.IsResponse():
+		*q.tail = b[:before]
+		return ErrBusy
+	case full && n > copiedBody:
 		// Otherwise each connection could have one long answer waiting.
 		*q.tail = b[:before]
 		busy := NewResponse(CodeSystemBusy, "too many bytes wait to be written")

@@ -18,8 +18,8 @@ var figures = flag.Bool("figures", false, "compare the CPU time of brokers, some
 // TestSendCPU measures the CPU time of brokers for a message of 1 KiB, when 64
 // threads of the genuine client on the same machine send and each waits for its
 // answer: ours against the Java one of the version whose answers ours gives, in
-// turns. The brokers run as they do for users, the Java ones with the collector of
-// their start script.
+// turns. The Java ones have all their compilers, the collector of their start
+// script, and 2 GiB.
 func TestSendCPU(t *testing.T) {
 	if !*figures {
 		t.Skip("measures; see -figures")
@@ -47,9 +47,17 @@ func sendCPU(t *testing.T, k kind) (took time.Duration, rate int) {
 	const seconds = 8
 	p := newPair(t, k, brokerConfig{set: map[string]string{"mappedFileSizeCommitLog": "1073741824"}})
 	for _, s := range p.servers {
-		s.argv = slices.DeleteFunc(s.argv, func(arg string) bool { return arg == "-XX:TieredStopAtLevel=1" })
-		if i := slices.Index(s.argv, "-XX:+UseSerialGC"); i >= 0 {
-			s.argv[i] = "-XX:+UseG1GC"
+		if k == gantry {
+			continue
+		}
+		for tests, users := range map[string]string{
+			"-XX:TieredStopAtLevel=1": "-XX:TieredStopAtLevel=4", "-XX:+UseSerialGC": "-XX:+UseG1GC", "-Xms256m": "-Xms2g", "-Xmx512m": "-Xmx2g",
+		} {
+			i := slices.Index(s.argv, tests)
+			if i < 0 {
+				t.Fatalf("no %s among %q", tests, s.argv)
+			}
+			s.argv[i] = users
 		}
 	}
 	p.start(t)

@@ -54,7 +54,7 @@ func New(base vfs.FS) *FS {
 
 // NewSnapshot is New for a base that another process adds files to: a name that
 // comes into a directory after that was listed, or after somebody has asked for
-// it in vain, does not exist here, and can be created. One that goes is gone.
+// it in vain, does not exist here, and can be created. A file that goes is gone.
 // Entries that are unfinished when a directory is first listed count as coming
 // later.
 func NewSnapshot(base vfs.FS, unfinished func(vfs.Entry) bool) *FS {
