@@ -51,7 +51,7 @@ func (b *Broker) sendReply(ctx context.Context, c *remoting.Conn, cmd *remoting.
 	}
 	to := remoting.SendMessageResponse{MsgID: "0", QueueID: m.QueueID}
 	if b.config().StoreReplyMessage {
-		res, err := b.store.Put(ctx, m)
+		res, err := b.store.put(ctx, m, messageKind(&props))
 		answer := b.sent(m.Topic, m.QueueID, "", res, err)
 		if _, _, stored := putResponse(err); stored && resp.Code == remoting.CodeSuccess {
 			return answer, nil

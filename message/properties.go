@@ -87,7 +87,7 @@ func (p Properties) Get(name string) (string, bool) {
 // returns it, "" for none. Reserved finds them in one pass.
 type Reserved struct {
 	Keys, Tags, UniqKey string
-	Wait, Delay         string
+	Delay               string
 	InnerNum, InnerBase string
 	TransactionPrepared string
 	ShardingKey         string
@@ -135,8 +135,6 @@ func (r *Reserved) note(name, value string) {
 		r.Tags = value
 	case PropUniqKey:
 		r.UniqKey = value
-	case PropWait:
-		r.Wait = value
 	case PropDelay:
 		r.Delay = value
 	case PropInnerNum:

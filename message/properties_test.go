@@ -172,7 +172,7 @@ func checkReserved(t interface{ Fatalf(string, ...any) }, p Properties) {
 		return slices.ContainsFunc(names, func(name string) bool { return p.Delete(name) != p })
 	}
 	want := Reserved{
-		Keys: value(PropKeys), Tags: value(PropTags), UniqKey: value(PropUniqKey), Wait: value(PropWait), Delay: value(PropDelay),
+		Keys: value(PropKeys), Tags: value(PropTags), UniqKey: value(PropUniqKey), Delay: value(PropDelay),
 		InnerNum: value(PropInnerNum), InnerBase: value(PropInnerBase), TransactionPrepared: value(PropTransactionPrepared), ShardingKey: value(PropShardingKey),
 		Timed:    value(PropTimerDelaySec)+value(PropTimerDelayMS)+value(PropTimerDeliverMS)+value(PropStartDeliverTime) != "",
 		OfBroker: pair(PropCluster, PropMsgRegion, PropTraceSwitch, PropPopCheckPoint) || strings.Contains("\x02"+string(p)+"\x02", "\x02"+PropUniqKey+"\x01\x02"),

@@ -182,28 +182,10 @@ func (d *headerDecoder) text(v []byte) (err error) {
 }
 
 // quoted appends what the string at b[i] stands for and returns the offset
-// behind it. It is stringEnd and unquote in one pass.
-func (d *headerDecoder) quoted(b []byte, i int) (int, error) {
-	for from := i + 1; ; {
-		j := plainEnd(b, from)
-		if j == len(b) {
-			return 0, jsonErrorf(i, "string does not end")
-		}
-		d.arena = append(d.arena, b[from:j]...)
-		switch b[j] {
-		case '"':
-			return j + 1, nil
-		case '\\':
-			var err error
-			if d.arena, from, err = unescape(d.arena, b, j); err != nil {
-				return 0, err
-			}
-		default:
-			var n int
-			d.arena, n = appendRepaired(d.arena, b[j:])
-			from = j + n
-		}
-	}
+// behind it.
+func (d *headerDecoder) quoted(b []byte, i int) (end int, err error) {
+	d.arena, end, err = unquoteAt(d.arena, b, i)
+	return end, err
 }
 
 // appendJSONHeader appends the JSON header of c, members in upstream's order.

@@ -223,28 +223,36 @@ func separator(b []byte, i int, closing byte) (more bool, next int, err error) {
 	return false, 0, jsonErrorf(i, "neither a comma nor %q", closing)
 }
 
-// unquote appends to dst what the quoted string q stands for. Bytes that are
-// not UTF-8 become U+FFFD as Java's decoder does it.
+// unquote appends to dst what the quoted string q stands for.
 func unquote(dst, q []byte) ([]byte, error) {
-	s := q[1 : len(q)-1]
-	for i := 0; i < len(s); {
-		c := s[i]
-		switch {
-		case c == '\\':
+	dst, _, err := unquoteAt(dst, q, 0)
+	return dst, err
+}
+
+// unquoteAt appends to dst what the string at b[i] stands for and returns the
+// offset behind it. Bytes that are not UTF-8 become U+FFFD as Java's decoder does
+// it.
+func unquoteAt(dst, b []byte, i int) ([]byte, int, error) {
+	for from := i + 1; ; {
+		j := plainEnd(b, from)
+		if j == len(b) {
+			return dst, 0, jsonErrorf(i, "string does not end")
+		}
+		dst = append(dst, b[from:j]...)
+		switch b[j] {
+		case '"':
+			return dst, j + 1, nil
+		case '\\':
 			var err error
-			if dst, i, err = unescape(dst, s, i); err != nil {
-				return dst, err
+			if dst, from, err = unescape(dst, b, j); err != nil {
+				return dst, 0, err
 			}
-		case c < utf8.RuneSelf:
-			dst = append(dst, c)
-			i++
 		default:
 			var n int
-			dst, n = appendRepaired(dst, s[i:])
-			i += n
+			dst, n = appendRepaired(dst, b[j:])
+			from = j + n
 		}
 	}
-	return dst, nil
 }
 
 // unescape appends what the escape at s[i] stands for and returns the offset
