@@ -38,6 +38,10 @@ func mount(dir string, fsys vfs.FS) (*server, error) {
 		EntryTimeout: &long, AttrTimeout: &long, NegativeTimeout: &never,
 		MountOptions: fuse.MountOptions{
 			DirectMountStrict: true, FsName: "plugfs", Name: "plugfs", DisableXAttrs: true,
+			// Otherwise the kernel drops a file's pages when its time changes,
+			// and a page that it reads again while a write of it is under way
+			// stays in the cache as it was before that write.
+			ExplicitDataCacheControl: true,
 		},
 	})
 	if err != nil {
