@@ -195,8 +195,9 @@ func (d *headerDecoder) decode(typ HeaderType, b []byte, in *inbound) error {
 	if d.spans == nil {
 		d.spans = make([]fieldSpan, 0, inlineFields)
 	}
-	// The text of a header is hardly ever longer than the header.
-	d.arena, d.spans, d.seen = slices.Grow(d.arena[:0], len(b)), d.spans[:0], 0
+	// The text of a header is hardly ever longer than the header, and copied word
+	// by word.
+	d.arena, d.spans, d.seen = slices.Grow(d.arena[:0], len(b)+8), d.spans[:0], 0
 	in.cmd.Header = typ
 	var remark fieldSpan
 	var hasExt bool
@@ -252,5 +253,5 @@ func nameHash(name []byte) uint {
 	if len(name) == 0 {
 		return 0
 	}
-	return (uint(name[0]) + 7*uint(name[len(name)-1]) + 29*uint(len(name))) & 63
+	return (uint(name[0]) + 5*uint(name[len(name)-1]) + 41*uint(len(name))) & 63
 }

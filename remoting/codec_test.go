@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/rand/v2"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -436,5 +438,50 @@ func TestCommand(t *testing.T) {
 	}
 	if err := NewResponse(CodeSuccess, "").Err(); err != nil {
 		t.Errorf("success is %v", err)
+	}
+}
+
+// TestUnquoteRoom: what a string stands for does not depend on the room for it, nor
+// on what is there already.
+func TestUnquoteRoom(t *testing.T) {
+	parts := []string{"a", "bcdefgh", strings.Repeat("x", 17), `\u0001`, `\\`, `\"`, "é", "\xff", `\ud83d\ude00`}
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range 2000 {
+		var q strings.Builder
+		for range rng.IntN(6) {
+			q.WriteString(parts[rng.IntN(len(parts))])
+		}
+		quoted := []byte(`"` + q.String() + `"`)
+		want, err := unquote(nil, quoted)
+		if err != nil {
+			t.Fatal(err)
+		}
+		had := []byte("had")[:rng.IntN(4)]
+		for _, room := range []int{0, 1, 7, 8, 9, 20, 1000} {
+			dst := append(make([]byte, 0, len(had)+room), had...)
+			if got, err := unquote(dst, quoted); err != nil || string(got) != string(had)+string(want) {
+				t.Fatalf("%s with room for %d behind %q: %q, %v; want %q", quoted, room, had, got, err, want)
+			}
+		}
+	}
+}
+
+// TestNameHash: hardly any two names that come together have the same hash.
+func TestNameHash(t *testing.T) {
+	same := 0
+	allHeaders(func(_ string, h Header) {
+		n := 0
+		fill(reflect.ValueOf(h).Elem(), &n)
+		seen := make(map[uint]bool)
+		for _, f := range EncodeHeader(h) {
+			hash := nameHash([]byte(f.Name))
+			if seen[hash] {
+				same++
+			}
+			seen[hash] = true
+		}
+	})
+	if same > 3 {
+		t.Errorf("%d names have the hash of another one of their header", same)
 	}
 }

@@ -137,8 +137,12 @@ func (d *headerDecoder) jsonFields(b []byte, i int) (int, error) {
 			return 0, jsonErrorf(i, "no name of an ext field")
 		}
 		s := fieldSpan{start: len(d.arena)}
-		end, err := d.quoted(b, i)
-		if err != nil {
+		var end int
+		var err error
+		if i+2 < len(b) && b[i+2] == '"' && isPlain(b[i+1]) {
+			// Messages are sent with names of one letter.
+			d.arena, end = append(d.arena, b[i+1]), i+3
+		} else if end, err = d.quoted(b, i); err != nil {
 			return 0, err
 		}
 		s.mid = len(d.arena)

@@ -60,22 +60,30 @@ const (
 // bytes behind it, but of none before.
 func zeroBytes(x uint64) uint64 { return (x - eachByte) &^ x & eachHigh }
 
+// notPlain has the high bit of the first byte of x that is a quote, a backslash
+// or not ASCII, and perhaps of bytes behind it.
+func notPlain(x uint64) uint64 {
+	return zeroBytes(x^eachByte*'"') | zeroBytes(x^eachByte*'\\') | x&eachHigh
+}
+
 // plainEnd returns the offset of the first byte at or after i that is a quote, a
 // backslash or not ASCII; len(b) if there is none.
 func plainEnd(b []byte, i int) int {
 	for ; i+8 <= len(b); i += 8 {
-		x := binary.LittleEndian.Uint64(b[i:])
-		if m := zeroBytes(x^eachByte*'"') | zeroBytes(x^eachByte*'\\') | x&eachHigh; m != 0 {
+		if m := notPlain(binary.LittleEndian.Uint64(b[i:])); m != 0 {
 			return i + bits.TrailingZeros64(m)/8
 		}
 	}
 	for ; i < len(b); i++ {
-		if c := b[i]; c == '"' || c == '\\' || c >= utf8.RuneSelf {
+		if !isPlain(b[i]) {
 			return i
 		}
 	}
 	return max(i, len(b))
 }
+
+// isPlain reports whether c is none of those.
+func isPlain(c byte) bool { return c != '"' && c != '\\' && c < utf8.RuneSelf }
 
 // numberEnd returns the offset behind the number that begins at i.
 func numberEnd(b []byte, i int) (int, error) {
@@ -234,11 +242,10 @@ func unquote(dst, q []byte) ([]byte, error) {
 // it.
 func unquoteAt(dst, b []byte, i int) ([]byte, int, error) {
 	for from := i + 1; ; {
-		j := plainEnd(b, from)
-		if j == len(b) {
+		var j int
+		if dst, j = appendPlain(dst, b, from); j == len(b) {
 			return dst, 0, jsonErrorf(i, "string does not end")
 		}
-		dst = append(dst, b[from:j]...)
 		switch b[j] {
 		case '"':
 			return dst, j + 1, nil
@@ -253,6 +260,23 @@ func unquoteAt(dst, b []byte, i int) ([]byte, int, error) {
 			from = j + n
 		}
 	}
+}
+
+// appendPlain appends the bytes at and behind i that are plain and returns the
+// offset of the first that is not, or len(b). With room behind them in dst it
+// copies while it looks.
+func appendPlain(dst, b []byte, i int) ([]byte, int) {
+	n, room := len(dst), dst[:cap(dst)]
+	for ; i+8 <= len(b) && n+8 <= len(room); i, n = i+8, n+8 {
+		x := binary.LittleEndian.Uint64(b[i:])
+		binary.LittleEndian.PutUint64(room[n:], x)
+		if m := notPlain(x); m != 0 {
+			k := bits.TrailingZeros64(m) / 8
+			return room[:n+k], i + k
+		}
+	}
+	end := plainEnd(b, i)
+	return append(room[:n], b[i:end]...), end
 }
 
 // unescape appends what the escape at s[i] stands for and returns the offset
