@@ -64,21 +64,21 @@ func (s *Store) Put(ctx context.Context, m *message.Message) (PutResult, error) 
 	if err := checkNames(m.Topic, m.QueueID); err != nil {
 		return PutResult{}, err
 	}
-	// Most messages have no delay: looking for the names' common part is
-	// much cheaper than parsing the properties for each of them.
-	if !s.opts.NoDelay && strings.Contains(string(m.Properties), "DEL") && m.SysFlag.Queued() {
+	props := m.Properties.Reserved()
+	if !s.opts.NoDelay && (props.Delay != "" || props.Timed) && m.SysFlag.Queued() {
 		var delayed message.Message
 		mm, err := s.scheduled(m, &delayed)
 		if err != nil {
 			return PutResult{}, err
 		}
-		m = mm
+		m, props = mm, mm.Properties.Reserved()
 	}
-	return s.put(ctx, m, s.opts.Flush == FlushSync && m.Properties.WaitStoreOK())
+	return s.put(ctx, m, &props, s.opts.Flush == FlushSync && m.Properties.WaitStoreOK())
 }
 
-// put stores a message that has passed the checks of Put.
-func (s *Store) put(ctx context.Context, m *message.Message, wait bool) (PutResult, error) {
+// put stores a message that has passed the checks of Put, with the reserved
+// properties r.
+func (s *Store) put(ctx context.Context, m *message.Message, r *message.Reserved, wait bool) (PutResult, error) {
 	batchTopic := s.isBatchTopic(m.Topic)
 	light := ""
 	if s.opts.LightQueues {
@@ -88,16 +88,16 @@ func (s *Store) put(ctx context.Context, m *message.Message, wait bool) (PutResu
 		return PutResult{}, illegal("sysFlag", "marks an inner batch, but the queues of the topic are simple ones")
 	}
 	if batchTopic || light != "" || s.opts.LightQueues && message.IsLight(m.Topic) {
-		return s.putPrepared(ctx, m, batchTopic, light, wait)
+		return s.putPrepared(ctx, m, r, batchTopic, light, wait)
 	}
 	p := s.newPending(s.topicQueue(m.Topic, m.QueueID))
 	defer p.release()
-	if err := p.add(m, 1); err != nil {
+	if err := p.add(m, r, 1); err != nil {
 		return PutResult{}, err
 	}
 	res, err := s.append(p, m)
 	if errors.Is(err, errRetired) {
-		return s.put(ctx, m, wait)
+		return s.put(ctx, m, r, wait)
 	}
 	if err != nil {
 		return res, err
@@ -143,7 +143,8 @@ func (s *Store) PutBatch(ctx context.Context, msgs []*message.Message) (PutResul
 		if total += len(m.Body); total > s.opts.MaxMessageSize {
 			return PutResult{}, illegal("batch", "bodies of more than %d bytes in all", s.opts.MaxMessageSize)
 		}
-		if err := p.add(m, 1); err != nil {
+		props := m.Properties.Reserved()
+		if err := p.add(m, &props, 1); err != nil {
 			return PutResult{}, fmt.Errorf("message %d of the batch: %w", i, err)
 		}
 	}
@@ -200,10 +201,10 @@ func checkNames(topic string, queueID int32) error {
 // putPrepared stores a message whose properties carry queue offsets: an inner
 // batch, or one for light queues. The offsets have to be known before it is
 // encoded, so such puts exclude each other.
-func (s *Store) putPrepared(ctx context.Context, m *message.Message, batchTopic bool, names string, wait bool) (PutResult, error) {
+func (s *Store) putPrepared(ctx context.Context, m *message.Message, r *message.Reserved, batchTopic bool, names string, wait bool) (PutResult, error) {
 	res, err := s.appendPrepared(m, batchTopic, names)
 	if errors.Is(err, errRetired) {
-		return s.put(ctx, m, wait) // the next queues may be of the other kind
+		return s.put(ctx, m, r, wait) // the next queues may be of the other kind
 	}
 	if err != nil {
 		return res, err
@@ -248,7 +249,8 @@ func (s *Store) appendPrepared(m *message.Message, batchTopic bool, names string
 	}
 	p := s.newPending(tq)
 	defer p.release()
-	if err := p.add(&mm, count); err != nil {
+	props := mm.Properties.Reserved()
+	if err := p.add(&mm, &props, count); err != nil {
 		return PutResult{}, err
 	}
 	p.items[0].light = light
@@ -318,16 +320,16 @@ func (p *pendingPut) release() {
 	pendingPool.Put(p)
 }
 
-// add encodes m as one more record, which takes count queue offsets.
-func (p *pendingPut) add(m *message.Message, count message.QueueOffset) error {
+// add encodes m, which has the reserved properties r, as one more record, which
+// takes count queue offsets.
+func (p *pendingPut) add(m *message.Message, r *message.Reserved, count message.QueueOffset) error {
 	start := len(p.buf)
 	if !m.StoreHost.IsValid() {
 		mm := *m
 		mm.StoreHost = p.s.opts.StoreHost
 		m = &mm
 	}
-	props := m.Properties.Reserved()
-	buf, err := p.s.encoder.AppendReserved(p.buf, m, &props)
+	buf, err := p.s.encoder.AppendReserved(p.buf, m, r)
 	if err != nil {
 		return err
 	}
@@ -343,7 +345,7 @@ func (p *pendingPut) add(m *message.Message, count message.QueueOffset) error {
 		size:         int32(len(p.buf) - start),
 		count:        count,
 		dispatchable: m.SysFlag.Queued(),
-		tags:         message.HashTags(props.Tags),
+		tags:         message.HashTags(r.Tags),
 		hashes:       it.hashes[:0],
 	}
 	if m.Topic == message.ScheduleTopic {
@@ -351,7 +353,7 @@ func (p *pendingPut) add(m *message.Message, count message.QueueOffset) error {
 		it.delay = p.s.delayOf(level)
 	}
 	if !p.s.opts.NoIndex {
-		it.hashes = props.IndexHashes(it.hashes, m.Topic, m.SysFlag, !p.s.opts.NoTagIndex)
+		it.hashes = r.IndexHashes(it.hashes, m.Topic, m.SysFlag, !p.s.opts.NoTagIndex)
 	}
 	if it.dispatchable {
 		p.count += count

@@ -212,13 +212,14 @@ func TestRemoveLightQueues(t *testing.T) {
 	put("0", "%LMQ%a,%LMQ%b,%LMQ%c")
 	put("1", "%LMQ%a,%LMQ%b,%LMQ%c")
 	late := testMessage("late")
+	props := late.Properties.Reserved()
 	targets, err := s.lightTargets("%LMQ%a")
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := s.newPending(s.topicQueue("TopicTest", 0))
 	defer p.release()
-	if err := p.add(late, 1); err != nil {
+	if err := p.add(late, &props, 1); err != nil {
 		t.Fatal(err)
 	}
 	p.items[0].light = targets

@@ -291,7 +291,8 @@ func (d *scheduler) deliver(ctx context.Context, at message.PhysicalOffset) erro
 	if real.Body == nil {
 		real.Body = []byte{}
 	}
-	res, err := d.s.put(ctx, &real, false)
+	props := real.Properties.Reserved()
+	res, err := d.s.put(ctx, &real, &props, false)
 	if err != nil {
 		if errors.Is(err, ErrMessageIllegal) || errors.Is(err, ErrPropertiesSizeExceeded) {
 			d.s.reportDamage(fmt.Errorf("delayed message at %d cannot be delivered: %w", at, err))
