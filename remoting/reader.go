@@ -81,7 +81,7 @@ func (f *frameReader) receive(p []byte) (int, error) {
 	if f.sock == nil {
 		return f.src.Read(p)
 	}
-	n, waited, err := f.sock.read(p, f.frames >= busyFrames)
+	n, waited, err := f.sock.read(p, f.frames >= busyFrames && !f.inFrame)
 	if waited {
 		f.frames = 0
 	}

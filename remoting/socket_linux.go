@@ -1,6 +1,7 @@
 package remoting
 
 import (
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -10,41 +11,41 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// quietBytes is how much has to arrive before the system says so while the
-// socket is quiet.
-const quietBytes = 32 << 10
-
-// Giving way that takes longer than slowWay is for threads that use up their time:
-// clients that wait for us do not. The reader keeps its own for a while then.
 const (
-	slowWay = 2 * time.Millisecond
-	rudeFor = 50 * time.Millisecond
+	// A crowd are from minCrowd to maxCrowd bytes.
+	minCrowd = 16 << 10
+	maxCrowd = 32 << 10
+	// crowdTime bounds the wait for one.
+	crowdTime = 2 * time.Millisecond
 )
 
 // A socket reads a plain TCP connection in place of net.Conn.Read, which wakes
-// threads in vain when many small requests come: each one that arrives while
-// those before it are handled wakes the thread that waits for all connections,
-// only for it to learn that nobody waits for this one. On a machine with two
-// processors that took a tenth of what a send costs (TestSendCPU of
-// interop/cluster).
+// threads for each small request that comes, only to find little more than that
+// one: on a machine with two processors this took a fifth of what a send costs
+// (TestSendCPU of interop/cluster).
 //
-// So a busy socket is quiet until its reader has to wait. Before it does, it lets
-// other threads of the machine go first: where clients share the processors with
-// us, they have more to say then, and nobody has to wake anybody.
+// So when a peer is seen to have many requests under way, the reader waits for a
+// crowd: until half as many bytes are there as once were at the same time, which
+// leaves the other half for the peer to be busy with. A peer that has no longer so
+// many under way would wait in vain for its answers; that takes a moment at most,
+// and happens twice.
 //
 // It belongs to the goroutine that reads.
 type socket struct {
-	raw syscall.RawConn
-	try func(fd uintptr) bool
+	conn *net.TCPConn
+	raw  syscall.RawConn
+	try  func(fd uintptr) bool
 
 	p      []byte
 	n      int
 	err    error
-	busy   bool
-	quiet  bool // SO_RCVLOWAT is quietBytes
-	loud   bool // and cannot be that
-	waited bool
-	rude   time.Time // until then no way is given
+	want   int  // bytes that end a wait
+	mark   int  // SO_RCVLOWAT, the bytes of which the system says that they are there
+	waited bool // nothing was there
+
+	crowd int           // bytes; 0: none is waited for
+	time  time.Duration // crowdTime
+	vain  int           // waits for a crowd in a row that were in vain
 }
 
 // newSocket returns nil for what is no TCP connection.
@@ -57,69 +58,87 @@ func newSocket(src io.Reader) *socket {
 	if err != nil {
 		return nil
 	}
-	s := &socket{raw: raw}
+	s := &socket{conn: t, raw: raw, mark: 1, time: crowdTime}
 	s.try = s.receive
 	return s
 }
 
 // read is net.Conn.Read. busy says that many requests come one after the other;
-// waited, that there was a time when none was there.
+// waited, that there was a time when none came.
 func (s *socket) read(p []byte, busy bool) (n int, waited bool, err error) {
 	if len(p) == 0 {
 		return 0, false, nil
 	}
-	s.p, s.busy, s.waited = p, busy, false
-	err = s.raw.Read(s.try)
+	s.p = p
+	if busy && s.crowd > 0 {
+		waited, err = s.readCrowd()
+	} else {
+		err = s.readAt(1)
+		waited = s.waited
+	}
 	s.p = nil
 	switch {
 	case err != nil:
-		return 0, s.waited, err
+		return 0, waited, err
 	case s.err != nil:
-		return 0, s.waited, os.NewSyscallError("read", s.err)
+		return 0, waited, os.NewSyscallError("read", s.err)
 	case s.n == 0:
-		return 0, s.waited, io.EOF
+		return 0, waited, io.EOF
 	}
-	return s.n, s.waited, nil
+	if s.n >= 2*minCrowd {
+		s.crowd = max(s.crowd, min(s.n/2, maxCrowd))
+	}
+	return s.n, waited, nil
+}
+
+// readCrowd reads what is there, or when a crowd is. It reports whether none came
+// in time; then it has waited for less.
+func (s *socket) readCrowd() (none bool, err error) {
+	err = s.readAt(s.crowd)
+	if s.waited {
+		s.conn.SetReadDeadline(time.Time{}) //nolint:errcheck // if it is closed, reading fails as well
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		s.vain = 0
+		return false, err
+	}
+	if err = s.readAt(1); !s.waited {
+		if s.vain++; s.vain > 1 { // once, the peer may have been held up
+			s.crowd, s.vain = 0, 0
+		}
+	}
+	return true, err
+}
+
+// readAt reads what is there, or when n bytes are. If those are more than one it
+// gives up after crowdTime.
+func (s *socket) readAt(n int) error {
+	s.want, s.waited = n, false
+	return s.raw.Read(s.try)
 }
 
 // receive reads once. It reports false when nothing is there, and is called
 // again when something is.
 func (s *socket) receive(fd uintptr) bool {
-	if s.busy && !s.quiet && !s.loud {
-		s.quiet = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, quietBytes) == nil
-		s.loud = !s.quiet
-	}
 	if s.readNow(fd) {
 		return true
 	}
-	if s.busy && s.giveWay() && s.readNow(fd) {
-		return true
-	}
-	if s.quiet {
-		if s.err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, 1); s.err != nil {
+	if s.mark != s.want {
+		if s.err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, s.want); s.err != nil {
 			return true // waiting might never end
 		}
-		s.quiet = false
+		s.mark = s.want
 		if s.readNow(fd) { // what has come meanwhile was not announced
 			return true
 		}
 	}
-	s.busy, s.waited = false, true
+	if s.want > 1 {
+		if s.err = s.conn.SetReadDeadline(time.Now().Add(s.time)); s.err != nil {
+			return true
+		}
+	}
+	s.waited = true
 	return false
-}
-
-// giveWay lets other threads of the machine go first, and reports whether it did.
-func (s *socket) giveWay() bool {
-	before := time.Now()
-	if before.Before(s.rude) {
-		return false
-	}
-	// Not by way of the scheduler, which would give our processor away.
-	syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) //nolint:errcheck // never fails
-	if after := time.Now(); after.Sub(before) > slowWay {
-		s.rude = after.Add(rudeFor)
-	}
-	return true
 }
 
 // readNow reads once and reports whether that gave bytes, the end, or an error.

@@ -3,9 +3,9 @@ package remoting
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,56 +53,155 @@ func lowWater(t *testing.T, c *net.TCPConn) (n int) {
 	return n
 }
 
-// TestSocket: a busy socket is quiet until its reader has to wait, and a single
-// byte wakes it then.
-func TestSocket(t *testing.T) {
-	ours, theirs := tcpPair(t)
-	s := newSocket(ours)
-	write := func() {
-		if _, err := theirs.Write([]byte("x")); err != nil {
-			t.Error(err)
+// arrive writes n bytes and waits until they are there.
+func arrive(t *testing.T, ours, theirs *net.TCPConn, n int) {
+	t.Helper()
+	if _, err := theirs.Write(make([]byte, n)); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := ours.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(patience); ; {
+		var there int
+		if err := raw.Control(func(fd uintptr) { there, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }); err != nil {
+			t.Fatal(err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if there >= n {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d of %d bytes arrive", there, n)
 		}
 	}
-	p := make([]byte, 10)
-	for _, busy := range []bool{false, true} {
-		write()
-		for n := 0; n == 0; { // it may not have arrived at once
-			var err error
-			if n, _, err = s.read(p, busy); err != nil || n > 1 {
+}
+
+// crowded returns a pair of connections and a socket that has seen 2*minCrowd bytes
+// at once, and waits for half of that as long as it takes.
+func crowded(t *testing.T) (s *socket, ours, theirs *net.TCPConn) {
+	t.Helper()
+	ours, theirs = tcpPair(t)
+	s = newSocket(ours)
+	s.time = time.Hour
+	arrive(t, ours, theirs, 2*minCrowd)
+	if n, waited, err := s.read(make([]byte, 4*minCrowd), true); n != 2*minCrowd || waited || err != nil {
+		t.Fatal(n, waited, err)
+	}
+	if s.crowd != minCrowd {
+		t.Fatalf("a crowd are %d bytes", s.crowd)
+	}
+	return s, ours, theirs
+}
+
+type readResult struct {
+	n      int
+	waited bool
+	err    error
+}
+
+// reading reads in the background and returns when the reader wants to hear of
+// mark bytes; soon it waits for them.
+func reading(t *testing.T, s *socket, ours *net.TCPConn, busy bool, mark int) <-chan readResult {
+	t.Helper()
+	done := make(chan readResult, 1)
+	go func() {
+		n, waited, err := s.read(make([]byte, 4*minCrowd), busy)
+		done <- readResult{n, waited, err}
+	}()
+	for end := time.Now().Add(patience); max(lowWater(t, ours), 1) != mark; {
+		if time.Now().After(end) {
+			t.Fatalf("the reader waits for %d bytes, want %d", lowWater(t, ours), mark)
+		}
+	}
+	return done
+}
+
+// TestSocketPlain: the first byte ends the wait for a peer that has not been seen to
+// send much at a time, or has paused since.
+func TestSocketPlain(t *testing.T) {
+	ours, theirs := tcpPair(t)
+	s := newSocket(ours)
+	for i := range 100 {
+		if i == 50 {
+			arrive(t, ours, theirs, 2*minCrowd)
+			if n, _, err := s.read(make([]byte, 4*minCrowd), true); n != 2*minCrowd || err != nil {
 				t.Fatal(n, err)
 			}
 		}
-		if got := lowWater(t, ours); got > 1 && !(busy && got == quietBytes) {
-			t.Errorf("busy %v: low water mark %d", busy, got)
-		}
-	}
-	for range 100 {
-		write()
-		if n, waited, err := s.read(p, true); err != nil || n != 1 || !waited && lowWater(t, ours) != quietBytes {
-			t.Fatal(n, waited, err)
-		}
-		done := make(chan error, 1)
-		go func() {
-			n, _, err := s.read(p, true)
-			if err == nil && n != 1 {
-				err = fmt.Errorf("%d bytes", n)
-			}
-			done <- err
-		}()
-		for end := time.Now().Add(patience); lowWater(t, ours) > 1; {
-			if time.Now().After(end) {
-				t.Fatal("the reader does not wait")
-			}
-		}
-		write()
-		if err := receive(t, done, "byte"); err != nil {
+		done := reading(t, s, ours, i < 50, 1)
+		if _, err := theirs.Write([]byte("x")); err != nil {
 			t.Fatal(err)
+		}
+		if r := receive(t, done, "byte"); r.n != 1 || r.err != nil {
+			t.Fatal(r)
 		}
 	}
 	theirs.Close() //nolint:errcheck // on purpose
-	if n, _, err := s.read(p, true); n != 0 || err != io.EOF {
-		t.Errorf("%d bytes, %v at the end", n, err)
+	for _, busy := range []bool{false, true} {
+		if n, _, err := s.read(make([]byte, 1), busy); n != 0 || err != io.EOF {
+			t.Errorf("%d bytes, %v at the end", n, err)
+		}
 	}
+}
+
+// TestSocketCrowd: what is less than a crowd does not end the wait for one.
+func TestSocketCrowd(t *testing.T) {
+	for end := time.Now().Add(patience); ; {
+		s, ours, theirs := crowded(t)
+		done := reading(t, s, ours, true, minCrowd)
+		arrive(t, ours, theirs, minCrowd-1)
+		if _, err := theirs.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		r := receive(t, done, "crowd")
+		if r == (readResult{minCrowd, false, nil}) {
+			return
+		}
+		// The bytes were there before the reader waited.
+		if r.err != nil || time.Now().After(end) {
+			t.Fatal(r)
+		}
+	}
+}
+
+// TestSocketVain: when requests that make no crowd have waited twice, none is waited
+// for. A wait during which nothing came does not count.
+func TestSocketVain(t *testing.T) {
+	s, ours, theirs := crowded(t)
+	byteTo := func(done <-chan readResult) {
+		t.Helper()
+		time.Sleep(time.Millisecond) // so that the reader waits already
+		if _, err := theirs.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if r := receive(t, done, "byte"); r.n != 1 || r.err != nil {
+			t.Fatal(r)
+		}
+	}
+	s.time = time.Nanosecond
+	for end := time.Now().Add(patience); ; s.crowd, s.vain = minCrowd, 0 {
+		if byteTo(reading(t, s, ours, true, 1)); s.crowd == minCrowd && s.vain == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("nothing came, and that was in vain")
+		}
+	}
+	s.time = 10 * time.Millisecond // in which the byte comes, unless the machine is busy
+	for end := time.Now().Add(patience); s.crowd > 0; {
+		if s.vain > 1 || time.Now().After(end) {
+			t.Fatalf("%d waits in vain", s.vain)
+		}
+		byteTo(reading(t, s, ours, true, minCrowd))
+	}
+	// No time limit is left from there.
+	done := reading(t, s, ours, true, 1)
+	time.Sleep(2 * s.time)
+	byteTo(done)
 }
 
 // TestSocketClosed: a reader that waits hears of it when its connection is closed
@@ -119,24 +218,15 @@ func TestSocketClosed(t *testing.T) {
 		}, unix.ECONNRESET},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ours, theirs := tcpPair(t)
-			s := newSocket(ours)
-			if _, err := theirs.Write([]byte("x")); err != nil {
-				t.Fatal(err)
-			}
-			done := make(chan error, 1)
-			go func() {
-				var err error
-				for err == nil {
-					_, _, err = s.read(make([]byte, 1), true)
+			for _, busy := range []bool{false, true} {
+				s, ours, theirs := crowded(t)
+				done := reading(t, s, ours, busy, map[bool]int{false: 1, true: minCrowd}[busy])
+				if err := end.end(ours, theirs); err != nil {
+					t.Fatal(err)
 				}
-				done <- err
-			}()
-			if err := end.end(ours, theirs); err != nil {
-				t.Fatal(err)
-			}
-			if err := receive(t, done, "end"); !errors.Is(err, end.want) {
-				t.Errorf("ended with %v, want %v", err, end.want)
+				if r := receive(t, done, "end"); r.n != 0 || !errors.Is(r.err, end.want) {
+					t.Errorf("busy %v: ended with %v, want %v", busy, r, end.want)
+				}
 			}
 		})
 	}
@@ -145,9 +235,9 @@ func TestSocketClosed(t *testing.T) {
 	}
 }
 
-// TestConnIsQuiet: a connection on which many requests come one after the other is
-// quiet, and not before.
-func TestConnIsQuiet(t *testing.T) {
+// TestConnCrowd: the reader of a connection waits for a crowd when many requests
+// have come one after the other, but never in the middle of a frame.
+func TestConnCrowd(t *testing.T) {
 	const slow = codeOnce
 	at, gate := make(chan *Conn), make(chan struct{})
 	m := NewMux()
@@ -168,25 +258,32 @@ func TestConnIsQuiet(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
 	p := dialRaw(t, l.Addr().String())
-	// The reader stops at each slow request, so that what is sent meanwhile is
-	// there when it goes on.
-	for i, crowd := range []int{1, busyFrames, 1} {
-		for range crowd - 1 {
-			p.send(request(codeEcho, 0, ""))
-		}
-		p.send(request(slow, 0, ""))
-		if i > 0 {
-			gate <- struct{}{}
-		}
-		c := receive(t, at, "request")
-		if got, quiet := lowWater(t, c.raw.(*net.TCPConn)), i == 2; (got == quietBytes) != quiet {
-			t.Errorf("crowd %d: low water mark %d", i, got)
+	waitsFor := func(c *Conn, n int) {
+		t.Helper()
+		for end := time.Now().Add(patience); max(lowWater(t, c.raw.(*net.TCPConn)), 1) != n; {
+			if time.Now().After(end) {
+				t.Fatalf("the reader waits for %d bytes, want %d", lowWater(t, c.raw.(*net.TCPConn)), n)
+			}
 		}
 	}
-	close(gate)
-	for range busyFrames + 2 {
+	// The reader stops at the slow request, so that what is sent meanwhile is there
+	// when it goes on.
+	p.send(request(slow, 0, ""))
+	c := receive(t, at, "request")
+	c.in.sock.crowd, c.in.sock.time = minCrowd, time.Hour // it belongs to the handler now
+	for range busyFrames - 1 {
+		p.send(request(codeEcho, 0, ""))
+	}
+	gate <- struct{}{}
+	for range busyFrames {
 		p.read()
 	}
+	waitsFor(c, minCrowd)
+	frame := request(codeEcho, 0, strings.Repeat("x", minCrowd))
+	p.send(frame[:minCrowd])
+	waitsFor(c, 1)
+	p.send(frame[minCrowd:])
+	p.read()
 	s.Close() //nolint:errcheck // never fails
 	if err := receive(t, served, "the end of Serve"); err != nil {
 		t.Error(err)
