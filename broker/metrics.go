@@ -49,12 +49,6 @@ func newMetrics(b *Broker) *metrics { return &metrics{b: b, latencies: make(map[
 
 // observe is told of each request.
 func (m *metrics) observe(_ *remoting.Conn, req *remoting.Command, code int32, took time.Duration) {
-	if !knownRequests[req.Code] {
-		return // the label would be the client's to choose
-	}
-	if !knownResponses[code] {
-		code = -1 // a client's whose answer was passed on
-	}
 	k := call{request: req.Code, response: code, oneway: req.IsOneway()}
 	if isPullCode(req.Code) {
 		_, k.held = m.waited.Load(req)
@@ -63,12 +57,9 @@ func (m *metrics) observe(_ *remoting.Conn, req *remoting.Command, code int32, t
 	h := m.latencies[k]
 	m.mu.RUnlock()
 	if h == nil {
-		m.mu.Lock()
-		if h = m.latencies[k]; h == nil {
-			h = &histogram{bucket: make([]uint64, len(latencyBounds))}
-			m.latencies[k] = h
+		if h = m.first(k); h == nil {
+			return
 		}
-		m.mu.Unlock()
 	}
 	ms := float64(took) / float64(time.Millisecond)
 	h.mu.Lock()
@@ -80,6 +71,25 @@ func (m *metrics) observe(_ *remoting.Conn, req *remoting.Command, code int32, t
 			h.bucket[i]++
 		}
 	}
+}
+
+// first returns what counts calls of kind k, of which there may have been none; nil
+// for a request that nobody knows, since its label would be the client's to choose.
+func (m *metrics) first(k call) *histogram {
+	if !knownRequests[k.request] {
+		return nil
+	}
+	if !knownResponses[k.response] {
+		k.response = -1 // a client's whose answer was passed on
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	h := m.latencies[k]
+	if h == nil {
+		h = &histogram{bucket: make([]uint64, len(latencyBounds))}
+		m.latencies[k] = h
+	}
+	return h
 }
 
 // processors are upstream's thread pools, whose queues it shows: there are none
