@@ -13,8 +13,10 @@ const (
 	// budget, and the first piece of memory for a larger part.
 	smallPart = 4 << 10
 	// busyFrames is how many frames come one after the other, without a time
-	// when none was there, on a connection that is busy.
+	// when none was there, on a connection that is busy, and manyFrames is how
+	// many there have to be at once for others to be waited for.
 	busyFrames = 8
+	manyFrames = 24
 
 	// growth is the factor by which memory for a part of a frame grows
 	// while its bytes arrive.
@@ -33,6 +35,8 @@ type frameReader struct {
 	spare int // reads in a row that left most of the buffer empty; -1: the last one filled it
 
 	frames  int  // since nothing was there
+	before  int  // of those, before the last read
+	last    int  // bytes of the last read
 	inFrame bool // part of a frame has been consumed, and the rest has to come in time
 }
 
@@ -70,21 +74,25 @@ func (f *frameReader) read(p []byte, begun bool) (int, error) {
 	if (begun || f.inFrame) && c.frameSince.Load() == 0 {
 		c.frameSince.Store(c.ep.clock.Load())
 	}
-	n, err := f.receive(p)
+	n, err := f.receive(p, begun)
 	if n > 0 {
 		c.active.Store(c.ep.clock.Load())
 	}
 	return n, err
 }
 
-func (f *frameReader) receive(p []byte) (int, error) {
+func (f *frameReader) receive(p []byte, begun bool) (int, error) {
 	if f.sock == nil {
 		return f.src.Read(p)
 	}
-	n, waited, err := f.sock.read(p, f.frames >= busyFrames && !f.inFrame)
+	if f.frames-f.before >= manyFrames {
+		f.sock.sawMany(f.last)
+	}
+	n, waited, err := f.sock.read(p, f.frames >= busyFrames && !begun && !f.inFrame)
 	if waited {
 		f.frames = 0
 	}
+	f.before, f.last = f.frames, n
 	return n, err
 }
 

@@ -12,11 +12,12 @@ import (
 )
 
 const (
-	// A crowd are from minCrowd to maxCrowd bytes.
-	minCrowd = 16 << 10
-	maxCrowd = 32 << 10
-	// crowdTime bounds the wait for one.
+	maxCrowd = 32 << 10 // bytes
+	// crowdTime bounds the wait for a crowd, and restTime is how long none is waited
+	// for after two were in vain. A peer that sends many at once again and again,
+	// and few in between, loses a twelfth of its time at worst.
 	crowdTime = 2 * time.Millisecond
+	restTime  = 50 * time.Millisecond
 )
 
 // A socket reads a plain TCP connection in place of net.Conn.Read, which wakes
@@ -26,7 +27,7 @@ const (
 //
 // So when a peer is seen to have many requests under way, the reader waits for a
 // crowd: until half as many bytes are there as once were at the same time, which
-// leaves the other half for the peer to be busy with. A peer that has no longer so
+// leaves the other half for the peer to be busy with. A peer that no longer has so
 // many under way would wait in vain for its answers; that takes a moment at most,
 // and happens twice.
 //
@@ -45,7 +46,10 @@ type socket struct {
 
 	crowd int           // bytes; 0: none is waited for
 	time  time.Duration // crowdTime
-	vain  int           // waits for a crowd in a row that were in vain
+	vain  int           // waits in vain since a crowd came
+	rest  time.Time     // until then none is waited for
+
+	onWait func(want int) // for tests
 }
 
 // newSocket returns nil for what is no TCP connection.
@@ -63,14 +67,21 @@ func newSocket(src io.Reader) *socket {
 	return s
 }
 
-// read is net.Conn.Read. busy says that many requests come one after the other;
-// waited, that there was a time when none came.
-func (s *socket) read(p []byte, busy bool) (n int, waited bool, err error) {
+// sawMany notes that n bytes with many requests were there at once.
+func (s *socket) sawMany(n int) {
+	if n = min(n/2, maxCrowd); n > s.crowd && time.Now().After(s.rest) {
+		s.crowd = n
+	}
+}
+
+// read is net.Conn.Read, for a crowd if there is to be one. waited says that
+// there was a time when nothing came.
+func (s *socket) read(p []byte, crowd bool) (n int, waited bool, err error) {
 	if len(p) == 0 {
 		return 0, false, nil
 	}
 	s.p = p
-	if busy && s.crowd > 0 {
+	if crowd && s.crowd > 0 {
 		waited, err = s.readCrowd()
 	} else {
 		err = s.readAt(1)
@@ -85,9 +96,6 @@ func (s *socket) read(p []byte, busy bool) (n int, waited bool, err error) {
 	case s.n == 0:
 		return 0, waited, io.EOF
 	}
-	if s.n >= 2*minCrowd {
-		s.crowd = max(s.crowd, min(s.n/2, maxCrowd))
-	}
 	return s.n, waited, nil
 }
 
@@ -99,12 +107,14 @@ func (s *socket) readCrowd() (none bool, err error) {
 		s.conn.SetReadDeadline(time.Time{}) //nolint:errcheck // if it is closed, reading fails as well
 	}
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
-		s.vain = 0
+		if s.n >= min(s.crowd, len(s.p)) {
+			s.vain = 0
+		}
 		return false, err
 	}
 	if err = s.readAt(1); !s.waited {
 		if s.vain++; s.vain > 1 { // once, the peer may have been held up
-			s.crowd, s.vain = 0, 0
+			s.crowd, s.vain, s.rest = 0, 0, time.Now().Add(restTime)
 		}
 	}
 	return true, err
@@ -124,10 +134,12 @@ func (s *socket) receive(fd uintptr) bool {
 		return true
 	}
 	if s.mark != s.want {
-		if s.err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, s.want); s.err != nil {
-			return true // waiting might never end
+		if err := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, s.want); err == nil {
+			s.mark = s.want
+		} else if s.mark > 1 {
+			s.err = err // waiting might never end
+			return true
 		}
-		s.mark = s.want
 		if s.readNow(fd) { // what has come meanwhile was not announced
 			return true
 		}
@@ -138,6 +150,9 @@ func (s *socket) receive(fd uintptr) bool {
 		}
 	}
 	s.waited = true
+	if s.onWait != nil {
+		s.onWait(s.want)
+	}
 	return false
 }
 

@@ -1,6 +1,7 @@
 package remoting
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -34,67 +35,41 @@ func tcpPair(t *testing.T) (ours, theirs *net.TCPConn) {
 	return other.(*net.TCPConn), nc.(*net.TCPConn)
 }
 
-// lowWater returns how much has to arrive on a connection before its reader
-// hears of it.
-func lowWater(t *testing.T, c *net.TCPConn) (n int) {
+// there waits until n bytes have arrived that nobody has read.
+func there(t *testing.T, ours *net.TCPConn, n int) {
 	t.Helper()
-	raw, err := c.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = raw.Control(func(fd uintptr) {
-		if n, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT); err != nil {
-			t.Error(err)
-		}
-	})
-	if err != nil {
-		t.Error(err)
-	}
-	return n
-}
-
-// arrive writes n bytes and waits until they are there.
-func arrive(t *testing.T, ours, theirs *net.TCPConn, n int) {
-	t.Helper()
-	if _, err := theirs.Write(make([]byte, n)); err != nil {
-		t.Fatal(err)
-	}
 	raw, err := ours.SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(patience); ; {
-		var there int
-		if err := raw.Control(func(fd uintptr) { there, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }); err != nil {
+		var got int
+		cerr := raw.Control(func(fd uintptr) { got, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+		if err := errors.Join(cerr, err); err != nil {
 			t.Fatal(err)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if there >= n {
+		if got >= n {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("%d of %d bytes arrive", there, n)
+			t.Fatalf("%d of %d bytes arrive", got, n)
 		}
 	}
 }
 
-// crowded returns a pair of connections and a socket that has seen 2*minCrowd bytes
-// at once, and waits for half of that as long as it takes.
-func crowded(t *testing.T) (s *socket, ours, theirs *net.TCPConn) {
+const testCrowd = 10_000
+
+// crowded returns a pair of connections and a socket for one of them that waits for
+// testCrowd bytes, as long as it takes. waits has the bytes that each wait is for,
+// when it has begun.
+func crowded(t *testing.T) (s *socket, ours, theirs *net.TCPConn, waits chan int) {
 	t.Helper()
 	ours, theirs = tcpPair(t)
-	s = newSocket(ours)
+	s, waits = newSocket(ours), make(chan int, 100)
 	s.time = time.Hour
-	arrive(t, ours, theirs, 2*minCrowd)
-	if n, waited, err := s.read(make([]byte, 4*minCrowd), true); n != 2*minCrowd || waited || err != nil {
-		t.Fatal(n, waited, err)
-	}
-	if s.crowd != minCrowd {
-		t.Fatalf("a crowd are %d bytes", s.crowd)
-	}
-	return s, ours, theirs
+	s.onWait = func(want int) { waits <- want }
+	s.sawMany(2 * testCrowd)
+	return s, ours, theirs, waits
 }
 
 type readResult struct {
@@ -103,105 +78,150 @@ type readResult struct {
 	err    error
 }
 
-// reading reads in the background and returns when the reader wants to hear of
-// mark bytes; soon it waits for them.
-func reading(t *testing.T, s *socket, ours *net.TCPConn, busy bool, mark int) <-chan readResult {
-	t.Helper()
+// reading reads in the background.
+func reading(s *socket, crowd bool) <-chan readResult {
 	done := make(chan readResult, 1)
 	go func() {
-		n, waited, err := s.read(make([]byte, 4*minCrowd), busy)
+		n, waited, err := s.read(make([]byte, 2*testCrowd), crowd)
 		done <- readResult{n, waited, err}
 	}()
-	for end := time.Now().Add(patience); max(lowWater(t, ours), 1) != mark; {
-		if time.Now().After(end) {
-			t.Fatalf("the reader waits for %d bytes, want %d", lowWater(t, ours), mark)
-		}
-	}
 	return done
 }
 
-// TestSocketPlain: the first byte ends the wait for a peer that has not been seen to
-// send much at a time, or has paused since.
+// wantWait fails the test unless the next wait is for n bytes.
+func wantWait(t *testing.T, waits chan int, n int) {
+	t.Helper()
+	if got := receive(t, waits, "wait"); got != n {
+		t.Fatalf("the reader waits for %d bytes, want %d", got, n)
+	}
+}
+
+func write(t *testing.T, theirs *net.TCPConn, n int) {
+	t.Helper()
+	if _, err := theirs.Write(make([]byte, n)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantRead(t *testing.T, done <-chan readResult, want readResult) {
+	t.Helper()
+	if r := receive(t, done, "read"); r != want {
+		t.Fatalf("read %v, want %v", r, want)
+	}
+}
+
+// TestSocketPlain: what is there is read at once, and otherwise the first byte ends
+// the wait, unless it is for a crowd.
 func TestSocketPlain(t *testing.T) {
-	ours, theirs := tcpPair(t)
-	s := newSocket(ours)
-	for i := range 100 {
-		if i == 50 {
-			arrive(t, ours, theirs, 2*minCrowd)
-			if n, _, err := s.read(make([]byte, 4*minCrowd), true); n != 2*minCrowd || err != nil {
-				t.Fatal(n, err)
-			}
+	s, ours, theirs, waits := crowded(t)
+	for range 10 {
+		for _, crowd := range []bool{false, true} {
+			write(t, theirs, 1)
+			there(t, ours, 1)
+			wantRead(t, reading(s, crowd), readResult{1, false, nil})
 		}
-		done := reading(t, s, ours, i < 50, 1)
-		if _, err := theirs.Write([]byte("x")); err != nil {
-			t.Fatal(err)
-		}
-		if r := receive(t, done, "byte"); r.n != 1 || r.err != nil {
-			t.Fatal(r)
-		}
+		done := reading(s, false)
+		wantWait(t, waits, 1)
+		write(t, theirs, 1)
+		wantRead(t, done, readResult{1, true, nil})
 	}
 	theirs.Close() //nolint:errcheck // on purpose
-	for _, busy := range []bool{false, true} {
-		if n, _, err := s.read(make([]byte, 1), busy); n != 0 || err != io.EOF {
-			t.Errorf("%d bytes, %v at the end", n, err)
+	for _, crowd := range []bool{false, true} {
+		if r := receive(t, reading(s, crowd), "end"); r.n != 0 || r.err != io.EOF {
+			t.Errorf("crowd %v: %v at the end", crowd, r)
 		}
 	}
 }
 
 // TestSocketCrowd: what is less than a crowd does not end the wait for one.
 func TestSocketCrowd(t *testing.T) {
-	for end := time.Now().Add(patience); ; {
-		s, ours, theirs := crowded(t)
-		done := reading(t, s, ours, true, minCrowd)
-		arrive(t, ours, theirs, minCrowd-1)
-		if _, err := theirs.Write([]byte("x")); err != nil {
-			t.Fatal(err)
-		}
-		r := receive(t, done, "crowd")
-		if r == (readResult{minCrowd, false, nil}) {
-			return
-		}
-		// The bytes were there before the reader waited.
-		if r.err != nil || time.Now().After(end) {
-			t.Fatal(r)
-		}
+	s, ours, theirs, waits := crowded(t)
+	for range 10 {
+		done := reading(s, true)
+		wantWait(t, waits, testCrowd)
+		write(t, theirs, testCrowd-1)
+		there(t, ours, testCrowd-1)
+		write(t, theirs, 1)
+		wantRead(t, done, readResult{testCrowd, false, nil})
+		// Back to a byte, and to a crowd again.
+		done = reading(s, false)
+		wantWait(t, waits, 1)
+		write(t, theirs, 1)
+		wantRead(t, done, readResult{1, true, nil})
 	}
+	// No time limit is left from a crowd that came in time.
+	s.time = 10 * time.Millisecond
+	for end := time.Now().Add(patience); ; {
+		done := reading(s, true)
+		wantWait(t, waits, testCrowd)
+		write(t, theirs, testCrowd)
+		if r := receive(t, done, "crowd"); r == (readResult{testCrowd, false, nil}) {
+			break
+		}
+		// On a busy machine it may be late.
+		if time.Now().After(end) {
+			t.Fatal("no crowd comes in time")
+		}
+		s, _, theirs, waits = crowded(t)
+		s.time = 10 * time.Millisecond
+	}
+	time.Sleep(s.time)
+	done := reading(s, false)
+	wantWait(t, waits, 1)
+	write(t, theirs, 1)
+	wantRead(t, done, readResult{1, true, nil})
 }
 
 // TestSocketVain: when requests that make no crowd have waited twice, none is waited
-// for. A wait during which nothing came does not count.
+// for, for a while. A wait during which nothing came does not count.
 func TestSocketVain(t *testing.T) {
-	s, ours, theirs := crowded(t)
-	byteTo := func(done <-chan readResult) {
+	s, ours, theirs, waits := crowded(t)
+	s.time = -1
+	for range 10 {
+		done := reading(s, true)
+		wantWait(t, waits, testCrowd)
+		wantWait(t, waits, 1)
+		write(t, theirs, 1)
+		wantRead(t, done, readResult{1, true, nil})
+	}
+	s.time = time.Hour
+	vain := func() {
 		t.Helper()
-		time.Sleep(time.Millisecond) // so that the reader waits already
-		if _, err := theirs.Write([]byte("x")); err != nil {
+		done := reading(s, true)
+		wantWait(t, waits, testCrowd)
+		write(t, theirs, 1)
+		there(t, ours, 1)
+		if err := ours.SetReadDeadline(time.Now()); err != nil { // the hour is over
 			t.Fatal(err)
 		}
-		if r := receive(t, done, "byte"); r.n != 1 || r.err != nil {
-			t.Fatal(r)
-		}
+		wantRead(t, done, readResult{1, true, nil})
 	}
-	s.time = time.Nanosecond
-	for end := time.Now().Add(patience); ; s.crowd, s.vain = minCrowd, 0 {
-		if byteTo(reading(t, s, ours, true, 1)); s.crowd == minCrowd && s.vain == 0 {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("nothing came, and that was in vain")
-		}
+	crowd := func() {
+		t.Helper()
+		done := reading(s, true)
+		wantWait(t, waits, testCrowd)
+		write(t, theirs, testCrowd)
+		wantRead(t, done, readResult{testCrowd, false, nil})
 	}
-	s.time = 10 * time.Millisecond // in which the byte comes, unless the machine is busy
-	for end := time.Now().Add(patience); s.crowd > 0; {
-		if s.vain > 1 || time.Now().After(end) {
-			t.Fatalf("%d waits in vain", s.vain)
-		}
-		byteTo(reading(t, s, ours, true, minCrowd))
+	for range 3 { // not in a row
+		vain()
+		crowd()
 	}
-	// No time limit is left from there.
-	done := reading(t, s, ours, true, 1)
-	time.Sleep(2 * s.time)
-	byteTo(done)
+	vain()
+	write(t, theirs, 1) // this is none
+	there(t, ours, 1)
+	wantRead(t, reading(s, true), readResult{1, false, nil})
+	vain()
+	for range 2 {
+		done := reading(s, true)
+		wantWait(t, waits, 1)
+		write(t, theirs, 1)
+		wantRead(t, done, readResult{1, true, nil})
+		s.sawMany(2 * testCrowd)
+	}
+	s.rest = time.Now().Add(-1) // the while is over
+	s.sawMany(2 * testCrowd)
+	crowd()
 }
 
 // TestSocketClosed: a reader that waits hears of it when its connection is closed
@@ -218,14 +238,15 @@ func TestSocketClosed(t *testing.T) {
 		}, unix.ECONNRESET},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, busy := range []bool{false, true} {
-				s, ours, theirs := crowded(t)
-				done := reading(t, s, ours, busy, map[bool]int{false: 1, true: minCrowd}[busy])
+			for _, crowd := range []bool{false, true} {
+				s, ours, theirs, waits := crowded(t)
+				done := reading(s, crowd)
+				wantWait(t, waits, map[bool]int{false: 1, true: testCrowd}[crowd])
 				if err := end.end(ours, theirs); err != nil {
 					t.Fatal(err)
 				}
 				if r := receive(t, done, "end"); r.n != 0 || !errors.Is(r.err, end.want) {
-					t.Errorf("busy %v: ended with %v, want %v", busy, r, end.want)
+					t.Errorf("crowd %v: ended with %v, want %v", crowd, r, end.want)
 				}
 			}
 		})
@@ -236,7 +257,7 @@ func TestSocketClosed(t *testing.T) {
 }
 
 // TestConnCrowd: the reader of a connection waits for a crowd when many requests
-// have come one after the other, but never in the middle of a frame.
+// have been there at once, but never in the middle of a frame.
 func TestConnCrowd(t *testing.T) {
 	const slow = codeOnce
 	at, gate := make(chan *Conn), make(chan struct{})
@@ -258,32 +279,39 @@ func TestConnCrowd(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
 	p := dialRaw(t, l.Addr().String())
-	waitsFor := func(c *Conn, n int) {
+	waits := make(chan int, 100)
+	echo := request(codeEcho, 0, "")
+	// The reader stops at a slow request, so that what is sent meanwhile is there
+	// when it goes on.
+	together := func(n int) {
 		t.Helper()
-		for end := time.Now().Add(patience); max(lowWater(t, c.raw.(*net.TCPConn)), 1) != n; {
-			if time.Now().After(end) {
-				t.Fatalf("the reader waits for %d bytes, want %d", lowWater(t, c.raw.(*net.TCPConn)), n)
-			}
+		p.send(request(slow, 0, ""))
+		c := receive(t, at, "request")
+		c.in.sock.time = time.Hour // it belongs to the handler now
+		c.in.sock.onWait = func(want int) { waits <- want }
+		p.send(bytes.Repeat(echo, n))
+		there(t, c.raw.(*net.TCPConn), n*len(echo))
+		gate <- struct{}{}
+		for range 1 + n {
+			p.read()
 		}
 	}
-	// The reader stops at the slow request, so that what is sent meanwhile is there
-	// when it goes on.
-	p.send(request(slow, 0, ""))
-	c := receive(t, at, "request")
-	c.in.sock.crowd, c.in.sock.time = minCrowd, time.Hour // it belongs to the handler now
-	for range busyFrames - 1 {
-		p.send(request(codeEcho, 0, ""))
-	}
-	gate <- struct{}{}
-	for range busyFrames {
+	together(busyFrames)
+	wantWait(t, waits, 1)
+	together(manyFrames)
+	crowd := manyFrames * len(echo) / 2
+	wantWait(t, waits, crowd)
+	frame := request(codeEcho, 0, strings.Repeat("x", crowd))
+	for _, cut := range []int{crowd, prefixLen / 2} {
+		p.send(bytes.Repeat(echo, manyFrames), frame[:cut])
+		for range manyFrames {
+			p.read()
+		}
+		wantWait(t, waits, 1)
+		p.send(frame[cut:])
 		p.read()
+		wantWait(t, waits, 1) // not busy
 	}
-	waitsFor(c, minCrowd)
-	frame := request(codeEcho, 0, strings.Repeat("x", minCrowd))
-	p.send(frame[:minCrowd])
-	waitsFor(c, 1)
-	p.send(frame[minCrowd:])
-	p.read()
 	s.Close() //nolint:errcheck // never fails
 	if err := receive(t, served, "the end of Serve"); err != nil {
 		t.Error(err)
