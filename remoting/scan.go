@@ -403,7 +403,7 @@ func appendQuoted(dst []byte, s string) []byte {
 			x := uint64(s[i]) | uint64(s[i+1])<<8 | uint64(s[i+2])<<16 | uint64(s[i+3])<<24 |
 				uint64(s[i+4])<<32 | uint64(s[i+5])<<40 | uint64(s[i+6])<<48 | uint64(s[i+7])<<56
 			// The bytes below a blank are those that the subtraction makes negative.
-			m := zeroBytes(x^eachByte*'"') | zeroBytes(x^eachByte*'\\') | (x-eachByte*' ')&^x&eachHigh | x&eachHigh
+			m := notPlain(x) | (x-eachByte*' ')&^x&eachHigh
 			if m == 0 {
 				i += 8
 				continue

@@ -117,11 +117,22 @@ func newTestServer(t *testing.T, opts ServerOptions) *testServer {
 func startServer(t *testing.T, opts ServerOptions) *testServer {
 	t.Helper()
 	s := newTestServer(t, opts)
+	t.Cleanup(func() {
+		if st := s.Stats(); st.QueuedBytes != 0 || st.RequestBytes != 0 || st.Conns != 0 || st.InFlight != 0 {
+			t.Errorf("left over: %+v", st)
+		}
+	})
+	s.addr = serve(t, s.Server)
+	return s
+}
+
+// serve has s serve at an address of its own until the test ends.
+func serve(t *testing.T, s *Server) (addr string) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.addr = l.Addr().String()
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
 	t.Cleanup(func() {
@@ -129,11 +140,8 @@ func startServer(t *testing.T, opts ServerOptions) *testServer {
 		if err := receive(t, served, "the end of Serve"); err != nil {
 			t.Errorf("Serve: %v", err)
 		}
-		if st := s.Stats(); st.QueuedBytes != 0 || st.RequestBytes != 0 || st.Conns != 0 || st.InFlight != 0 {
-			t.Errorf("left over: %+v", st)
-		}
 	})
-	return s
+	return l.Addr().String()
 }
 
 func receive[T any](t *testing.T, ch <-chan T, what string) T {
